@@ -17,7 +17,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_round.method import Solved
+from quoron_server.algorithms.one_round import Solved
 from quoron_server.algorithms.whitened.estimates import GradientModel
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem

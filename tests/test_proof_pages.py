@@ -214,7 +214,7 @@ def test_the_table_of_gaussian_runs_names_every_algorithm_once_and_those_with_a_
     }
     private = {name: each for name, each in ALGORITHMS.items() if each.trust_model != "none"}
     counted = {name for name, each in private.items() if each.may_be_gaussian}
-    assert promised - {"disjoint", "gd"} == counted
+    assert promised - {"gd"} == counted
     assert without == set(private) - counted
 
 

@@ -236,6 +236,13 @@ def count(**values: int) -> None:
             raise ConfigError(f"Expected {name} to be an integer >= 1, got {name}={value!r}.")
 
 
+def require(where: str, *conditions: tuple[str, bool, object]) -> None:
+    """Raise VerificationError for the first (what is expected, whether it holds, what there is) that does not hold."""
+    for what, holds, got in conditions:
+        if not holds:
+            raise VerificationError(f"Expected {what} in {where}, got {got}.")
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """Ask whether the nearest known name is meant; `otherwise` where none is near."""
     from difflib import get_close_matches

@@ -89,7 +89,7 @@ class GaussianNoise:
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
     """ℓ2 sensitivity of a mean of clipped rows, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
     check_norm(norm)
-    _check_adjacency(adjacency)
+    check_adjacency(adjacency)
     rows = 2 if adjacency == "replace-one" else 1
     return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
 
@@ -102,7 +102,7 @@ def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace
     """
     check_norm(norm)
     count(divisor=divisor)
-    _check_adjacency(adjacency)
+    check_adjacency(adjacency)
     moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
     return moved * norm / divisor * (1 + mean_slack(divisor))
 
@@ -119,7 +119,8 @@ def check_norm(norm: float) -> None:
         raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")
 
 
-def _check_adjacency(adjacency: Adjacency) -> None:
+def check_adjacency(adjacency: Adjacency) -> None:
+    """Raise ConfigError for an adjacency under which nothing is released."""
     if adjacency not in ("replace-one", "zero-out"):
         raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
 

@@ -18,13 +18,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
 from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
-from quoron_privacy.noise.streams import RandomStream, total_variation
+from quoron_privacy.noise.streams import RandomStream
 
 Bits = NDArray[np.float64] | NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -61,23 +59,16 @@ def crude_mean_users(*, dimension: int, epsilon: float, bins: int, failure: floa
     return length * group_size(epsilon=epsilon, bins=bins, failure=failure / (2 * length))
 
 
-def centred_radius(spread: float, *, dimension: int, users: int, failure: float, width: float | None = None) -> float:
+def centred_radius(spread: float, *, dimension: int, users: int, failure: float, width: float) -> float:
     """τ + √d₂ (τ_∞ + w/2): vectors within τ of one point lie this close to the crude mean (local-model#r4).
 
-    `width` is w, a bin's; at least 2 τ_∞, which is the default, τ_∞ = `coordinate_bound` of τ.
+    `width` is w, a bin's; at least 2 τ_∞, τ_∞ = `coordinate_bound` of τ.
     """
     positive(spread=spread)
     deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=failure)
-    half = deviation if width is None else width / 2
-    if half < deviation * (1 - 1e-9):
+    if width < 2 * deviation * (1 - 1e-9):
         raise ConfigError(f"Expected width >= {2 * deviation:g}, so that two bins hold everybody, got width={width:g}.")
-    return spread + math.sqrt(padded(dimension)) * (deviation + half)
-
-
-def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float) -> float:
-    """Return δ at `epsilon` of a report of a vector clipped to `radius`, noise `scale`, sampler and grid included."""
-    mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)
-    return gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
+    return spread + math.sqrt(padded(dimension)) * (deviation + width / 2)
 
 
 def assign_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:

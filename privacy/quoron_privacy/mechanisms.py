@@ -59,7 +59,7 @@ from quoron_privacy.errors import (
     positive,
     probability,
 )
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_sensitivity
 from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
@@ -136,8 +136,7 @@ class Schedule:
             raise ConfigError(f"Expected sampling in {', '.join(get_args(Sampling))}, got sampling={sampling!r}.")
         if (chosen == "everybody") != (size == users):
             raise ConfigError(f"Expected cohort=users with everybody and only there, got {size:,} with {chosen}.")
-        if adjacency not in ("replace-one", "zero-out"):
-            raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+        check_adjacency(adjacency)
         if chosen == "without-replacement" and adjacency != "replace-one":
             raise ConfigError("Expected adjacency='replace-one' with sampling='without-replacement', got 'zero-out'.")
         return cls(users, size, rounds, chosen, adjacency)
@@ -692,10 +691,7 @@ def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)
     count(dimension=dimension)
-    left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=2 * rounds * dimension)
-    if left <= 0:
-        raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-    return math.nextafter(left, 0.0)
+    return math.nextafter(gdp.left(epsilon, delta, gaussians=2 * rounds * dimension), 0.0)
 
 
 def _tested(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:

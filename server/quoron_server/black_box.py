@@ -74,7 +74,7 @@ class Asked:
         if plan.schedule.smooths_loss:
             raise ConfigError(
                 f"Expected smoothness for {algorithm}, got smoothness=None, so that clients would have to smooth their "
-                'loss. Give it, or take mean-sgd with options={"estimator": "clip"}.'
+                "loss. Give it, or take dp-sgd-wor."
             )
         return plan
 

@@ -281,12 +281,12 @@ def held_out_audits():
         {
             "together": case(apart=far(), uses=0.2),
             "users in other classes": case(apart=[np.hypot(first, classes / honest.scales[1])]),
-            "one part": case(apart=[honest.mu]),
+            "one part": case(apart=[honest.pair.mu]),
         },
         {
             "half of the noise": case(apart=far(2.0)),
             "classes that are charged alone": case(apart=[np.hypot(first, classes / honest.scales[1] * 2**0.5)]),
-            "an evaluation on training users": case(apart=[honest.mu, honest.mu]),
+            "an evaluation on training users": case(apart=[honest.pair.mu, honest.pair.mu]),
         },
     )
 

@@ -19,7 +19,6 @@ from quoron_client.randomisers import (
     noise_scale,
     rotated_coordinates,
 )
-from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -140,8 +139,8 @@ class TestNoiseScale:
     def test_the_server_finds_the_clients_noise_enough_and_not_too_much(self, epsilon, log_delta, dimension):
         delta = 10**log_delta
         scale = noise_scale(radius=0.7, epsilon=epsilon, delta=delta, dimension=dimension)
-        assert local.vector_delta(radius=0.7, scale=scale, dimension=dimension, epsilon=epsilon) <= delta
-        less = local.vector_delta(radius=0.7, scale=scale * 0.9999, dimension=dimension, epsilon=epsilon)
+        assert references.vector_delta(radius=0.7, scale=scale, dimension=dimension, epsilon=epsilon) <= delta
+        less = references.vector_delta(radius=0.7, scale=scale * 0.9999, dimension=dimension, epsilon=epsilon)
         assert less > delta * (1 - 1e-6)
 
     @pytest.mark.parametrize(

@@ -52,8 +52,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "recentred-sgd/coins": {"rounds": 5, "rate": 0.1},
     "recentred-sgd/zero-out": {"rounds": 5, "rate": 0.1},
     "mean-sgd": {"rounds": 5, "rate": 0.1},
-    "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip", "sampling": "uniform"},
-    "mean-sgd/coins": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
     "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
@@ -82,7 +80,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "phased-sgd": {"cohort_size": 300},
     "group-phased-sgd": {"rounds": 9, "phases": 3},
     "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
-    "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
+    "group-phased-sgd/questions": {"rounds": 8, "phases": 2, "questions": 2},
     "filtered-sgd/linf": {"norm": "linf"},
     "median-sgd": {"rounds": 6, "step_size": 0.2},
     "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},

@@ -170,7 +170,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),
         quieter,
-        ("mean-sgd/clip", "outlier-iterates", "accelerated-erm/clip", "dp-sgd-poisson", "local-model"),
+        ("recentred-sgd", "outlier-iterates", "accelerated-erm/clip", "dp-sgd-poisson", "local-model"),
     ),
     "GaussianNoise.effective_mu": (
         (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd")

@@ -10,7 +10,7 @@ import pytest
 from contracts.scenes import PROBLEM, make_plan
 from contracts.test_gaussian_promises import shrunk
 from cover import by_default
-from quoron_privacy.accounts import subsampling
+from privacy import first_account
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.accounts.near_gaussian import SHARES
@@ -43,13 +43,15 @@ def known(plan: RunPlan) -> list[tuple[float, float]]:
     """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
     p, n = plan.parameters, plan.problem.users
     if isinstance(p, NoisySGDParameters) and p.poisson_sampling:
-        epsilon = partial(subsampling.poisson_epsilon, p.cohort_size / n, p.rounds, p.round_mu, adjacency="replace-one")
+        epsilon = partial(
+            first_account.poisson_epsilon, p.cohort_size / n, p.rounds, p.round_mu, adjacency="replace-one"
+        )
     elif isinstance(p, AcceleratedERMParameters):
         kinds = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
-        epsilon = lambda delta: max(subsampling.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731
+        epsilon = lambda delta: max(first_account.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731
     else:
         assert isinstance(p, NoisySGDParameters | MeanSGDParameters)
-        epsilon = partial(subsampling.wor_epsilon, p.cohort_size / (n - 1), p.rounds, p.round_mu)
+        epsilon = partial(first_account.wor_epsilon, p.cohort_size / (n - 1), p.rounds, p.round_mu)
     return [(found, delta) for delta in np.geomspace(2e-9, 0.05, 24).tolist() if (found := epsilon(delta=delta)) > 0]
 
 

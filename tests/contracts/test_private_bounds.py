@@ -18,6 +18,7 @@ from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
+from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import with_estimates
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan
@@ -34,6 +35,11 @@ every_gaussian = pytest.mark.parametrize("name", by_default((*GAUSSIAN, *EVERYBO
 def paid() -> EstimatedBounds:
     sizes = {"columns": 5, "names": 2, "share": SHARE}
     return EstimatedBounds.calibrate(users=PROBLEM.users, epsilon=PRIVACY.epsilon, delta=PRIVACY.delta, **sizes)
+
+
+def entries() -> tuple[Release, ...]:
+    """What is paid for, in order."""
+    return tuple(entry for entry, _ in paid().releases())
 
 
 @cache
@@ -112,8 +118,8 @@ def test_a_run_whose_purchases_or_whose_rest_have_too_little_noise_is_refused(na
 def test_a_plan_announces_its_purchases_before_all_else(name: str) -> None:
     plan = planned(name)
     made = plan.releases()
-    first = made[: len(paid().entries())]
-    assert [(each.entry, each.rounds) for each in first] == [(entry, (ESTIMATES,)) for entry in paid().entries()]
+    first = made[: len(entries())]
+    assert [(each.entry, each.rounds) for each in first] == [(entry, (ESTIMATES,)) for entry in entries()]
     assert made[len(first)].rounds == (PREFACE,)
     assert plan.without("estimates").releases() == made[len(first) :]
     assert (
@@ -142,23 +148,23 @@ def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
 
 def test_a_ledger_keeps_what_was_bought_once_and_then_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(empty_ledger())
-    entries = paid().entries()
+    made = entries()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         forecast = ledger.plan_json
         assert ledger.released(ESTIMATES) is None
-        ledger.commit(ESTIMATES, None, entries, {"estimates": {"age": [0.0, 1.0]}})
+        ledger.commit(ESTIMATES, None, made, {"estimates": {"age": [0.0, 1.0]}})
         assert ledger.released(ESTIMATES) == {"estimates": {"age": [0.0, 1.0]}}
         assert (ledger.released(PLANNED), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
         ledger.commit(PLANNED, None, (), {"refused": ""}, plan="the plan")
         assert (ledger.released(PLANNED), ledger.plan_json) == ({"refused": ""}, "the plan")
         assert ledger.resume_point() is None
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.commit(ESTIMATES, None, entries, {"estimates": {"age": [0.0, 2.0]}})
+            ledger.commit(ESTIMATES, None, made, {"estimates": {"age": [0.0, 2.0]}})
         with pytest.raises(LedgerError, match="to be new"):
             ledger.commit(PLANNED, None, (), {"refused": ""}, plan="another")
         assert ledger.plan_json == "the plan"
-        ledger.commit(PREFACE, None, entries[:1], {"table_health": []})
-        assert [number for number, _ in ledger.releases()] == [ESTIMATES] * len(entries) + [PREFACE]
+        ledger.commit(PREFACE, None, made[:1], {"table_health": []})
+        assert [number for number, _ in ledger.releases()] == [ESTIMATES] * len(made) + [PREFACE]
         assert ledger.events() == []
     with Ledger.open(tmp_path / "ledger.sqlite") as again:
         assert again.released(ESTIMATES) == {"estimates": {"age": [0.0, 1.0]}}

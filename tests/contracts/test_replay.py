@@ -39,7 +39,7 @@ OTHERS = (
     "accelerated-erm",
 )  # charge for worse company than honest users
 UNTESTED = ("accelerated-erm/clip", "accelerated-erm/coins")
-CONTRACT = ("group-phased-sgd", "group-phased-sgd/disjoint")  # in phases of many steps
+CONTRACT = ("group-phased-sgd", "group-phased-sgd/questions")  # in phases of many steps
 ROUNDED = ("dp-sgd-poisson/replaced-adaptive",)  # counts, which move by √2, are charged as gradients, which move by 2
 LOOSE = (*CONTRACT, *ROUNDED)
 TIGHT = [name for name in NOISY if (not name.startswith(OTHERS) or name in UNTESTED) and name not in LOOSE]

@@ -16,7 +16,7 @@ FRESH_USERS = {
     "accelerated-erm",
     "accelerated-sgd",
     "filtered-sgd",
-    "group-phased-sgd/disjoint",
+    "group-phased-sgd/questions",
     "one-pass-dp-sgd",
     "outlier-iterates",
     "phased-sgd",

@@ -55,7 +55,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "outlier-gd": (200, {"rounds": 4}),
     "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),
     "dp-sgd-wor": (20, {"rounds": 5, "rate": 0.5}),
-    "mean-sgd": (20, {"rounds": 5, "rate": 0.5, "estimator": "clip"}),
+    "mean-sgd": (20, {"rounds": 2, "rate": 1.0}),
     "recentred-sgd": (20, {"rounds": 5, "rate": 0.5}),
     "winsorised-erm": (60, {"rounds": 4}),
     "local-model": (20, {"rounds": 6, "estimator": "tracking"}),

@@ -33,7 +33,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "dp-sgd-poisson": {"rounds": 2, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 2, "rate": 0.6},
     "group-phased-sgd": {"rounds": 2, "phases": 2},
-    "mean-sgd": {"rounds": 2, "rate": 0.6, "estimator": "clip"},
     "recentred-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},
     "one-pass-dp-sgd": {"rounds": 2},
     "online-to-batch": {"rounds": 2},

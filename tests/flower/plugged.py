@@ -25,7 +25,6 @@ SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
     "online-to-batch": {"rounds": 3},
     "dp-sgd-poisson": {"rounds": 3, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
-    "mean-sgd": {"rounds": 3, "rate": 1.0, "estimator": "clip"},
     "recentred-sgd": {"rounds": 3, "rate": 1.0},
 }
 

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from golden.plain import plain
+from privacy import first_account
+from privacy.references import vector_delta
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_radii, private_range, rotation
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
 from quoron_privacy.noise import streams
@@ -57,6 +60,10 @@ def _held() -> list[held_out.HeldOut]:
         held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, cap=cap, adjacency=kind)
         for classes, cap, kind in sizes
     ]
+
+
+def _mu(held: held_out.HeldOut) -> float:
+    return gdp.compose(*(mu for _, mu in held.releases()))
 
 
 def _pairs() -> Mapping[str, Pair]:
@@ -119,7 +126,7 @@ def _spread(running: bool) -> Any:
     draw = _drawn()
     weights = np.sort(draw.integers(0, 400, (3, 8)), axis=None).reshape(3, 8) / 5_000.0
     return [
-        [spread.scale, spread.effective_mu, spread.sensitivity],
+        [spread.scale, GaussianNoise(spread.sensitivity, spread.scale).effective_mu(24), spread.sensitivity],
         [quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
         count_of(0.3, users=5_000, scale=spread.scale),
         [mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
@@ -235,9 +242,9 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [gdp.pure_mu(e) for e in EPSILONS],
     ],
     "sampling": lambda: [
-        [subsampling.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
+        [first_account.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.wor_round_mu(rate, 10, 1.0, 1e-6) for rate in (0.01, 0.5, 1.0)],
-        [subsampling.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
+        [first_account.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
     ],
     **{f"pair, {name}": (lambda pair=pair: _account(pair)) for name, pair in _pairs().items()},
     **{f"lattice, {name}": (lambda name=name: _lattice(_pairs()[name])) for name in LATTICES},
@@ -280,7 +287,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
                 for kind in ADJACENCIES
             )
         ],
-        [[held.pair, held.mu, held.variation, held.releases()] for held in _held()],
+        [[held.pair, _mu(held), held.pair.lack, held.releases()] for held in _held()],
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
         [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4), held_out.items_told(), held_out.of_items(9)],
     ],
@@ -318,7 +325,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     ],
     "local reports": lambda: [
         [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
-        [local.vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
+        [vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
     ],
     "prefix sums": _prefix,
     "filters": _filters,

@@ -62,7 +62,13 @@ WHOLE = (*VARIANTS, *scenes.TWO_SERVERS)
 ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
     f"{name}, zero-out"
     for name in (
-        *("one-round-least-squares", "winsorised-erm", "mean-sgd/coins", "tracking-srgd", "tracking-srgd/independent"),
+        *(
+            "one-round-least-squares",
+            "winsorised-erm",
+            "recentred-sgd/coins",
+            "tracking-srgd",
+            "tracking-srgd/independent",
+        ),
         *("whitened-tracking", "whitened-tracking/classes", "whitened-tracking/parts"),
         *(name for name in scenes.TWO_SERVERS if name.startswith(("one-round", "tracking", "whitened", "recentred"))),
     )

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privacy import first_account
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
-from quoron_privacy.accounts import gdp, subsampling
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -237,7 +238,7 @@ class TestWhatOurAccountantFinds:
         length = 2 ** math.ceil(math.log2(d))
         choice = 2 * _quantile(1 / (1 + math.exp(-p.range_epsilon / 2))) if p.bins > 1 else 0.0  # private-mean#m1
         mu = math.hypot(math.sqrt(length) * choice, 2 * p.radius / (p.cohort_size * p.noise_scale))
-        assert plan.guarantee.epsilon == pytest.approx(subsampling.wor_epsilon(q, p.rounds, mu, DELTA), rel=0.02)
+        assert plan.guarantee.epsilon == pytest.approx(first_account.wor_epsilon(q, p.rounds, mu, DELTA), rel=0.02)
         assert (plan.guarantee.proved, plan.guarantee.adjacency) == (False, "replace-one")
 
     def test_two_reports_of_one_user_spend_more_than_the_paper_claims(self):

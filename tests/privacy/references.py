@@ -6,6 +6,8 @@ import numpy as np
 import scipy
 
 from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.two_servers.noise import _ARITHMETIC, _STEP
 from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS
 
@@ -21,6 +23,12 @@ def responses_delta(epsilon: float, each: float, times: int, mu: float = 0.0) ->
 def bits_epsilon(flips: int) -> float:
     """ε of one range report whose bits flip with probability flips / 2⁶⁴: of two bits."""
     return 2 * math.log((2**64 - flips) / flips)
+
+
+def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float) -> float:
+    """δ at ε of a report of a vector clipped to a radius, with noise of this scale, sampler and grid included."""
+    mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)
+    return delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
 
 
 def unit_for(mu: float, kind: str, adjacency: str = "replace-one", *, length: int = 1, column_norm: float = 1.0) -> int:

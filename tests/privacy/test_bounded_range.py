@@ -8,7 +8,8 @@ from scipy import fft
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from quoron_privacy.accounts.subsampling import wor_epsilon, wor_round_mu
+from privacy.first_account import wor_epsilon
+from quoron_privacy.accounts.subsampling import wor_round_mu
 from quoron_privacy.means.private_range import (
     bounded_range_mu,
     calibrate,

@@ -89,7 +89,7 @@ def test_no_user_moves_a_release_by_more_than_its_sensitivity(data, columns, adj
         assert moved <= (1 if adjacency == "zero-out" else 2) * MARKS**2 * columns
         unit = MARKS * math.sqrt(columns) * plan.users
         far = math.sqrt(moved) / unit
-        assert far <= plan.entries()[0].parameters["sensitivity"]
+        assert far <= plan.releases()[0][0].parameters["sensitivity"]
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, math.inf, math.nan, 0.0])
@@ -214,4 +214,4 @@ def test_the_farthest_two_users_use_all_of_it():
         for value in (1.0, 100.0)
     )
     moved = np.linalg.norm(one - two) / (MARKS * math.sqrt(4) * plan.users)
-    assert moved == pytest.approx(plan.entries()[0].parameters["sensitivity"], rel=1e-9)
+    assert moved == pytest.approx(plan.releases()[0][0].parameters["sensitivity"], rel=1e-9)

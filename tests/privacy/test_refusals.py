@@ -56,7 +56,7 @@ def estimates(**given: object) -> EstimatedBounds:
 
 
 def coins(**given: object) -> float:
-    return subsampling.poisson_epsilon(**({"rate": 0.1, "rounds": 2, "mu": 0.3, "delta": 1e-6} | given))  # type: ignore[arg-type]
+    return subsampling.poisson_round_mu(**({"rate": 0.1, "rounds": 2, "epsilon": 1.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
 
 
 def robust(**given: object) -> robust_mean.RobustMean:
@@ -104,9 +104,9 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
     ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
     ("places", lambda: exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)), near=1e-12)),
-    ("Expected rate", lambda: subsampling.wor_epsilon(1.2, 10, 0.1, 1e-6)),
-    ("Expected rounds", lambda: subsampling.wor_epsilon(0.1, 0, 0.1, 1e-6)),
-    ("Expected delta", lambda: subsampling.wor_epsilon(0.1, 10, 0.1, 0.0)),
+    ("Expected rate", lambda: subsampling.wor_round_mu(1.2, 10, 1.0, 1e-6)),
+    ("Expected rounds", lambda: subsampling.wor_round_mu(0.1, 0, 1.0, 1e-6)),
+    ("Expected delta", lambda: subsampling.wor_round_mu(0.1, 10, 1.0, 0.0)),
     ("rate in", lambda: coins(rate=1.5)),
     ("delta", lambda: coins(delta=0.0)),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
@@ -147,8 +147,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected counts of 8 coordinates", lambda: local.crude_mean(np.ones((4, 3), np.int64), 1.0, np.ones(5))),
     ("a coordinate for each report", lambda: local.count_bits(np.ones((3, 2)), THREE, np.zeros(2, int), 1)),
     ("got object", lambda: silo_sums.longest(object())),
-    *several("Expected", rotation.walsh_hadamard, (np.ones((2, 6)),), (np.ones(8),), (np.ones((8, 8)).T[:, ::2],)),
-    ("Expected", lambda: rotation.walsh_hadamard(np.ones((2, 8), np.int64))),
+    ("Expected rows of a power of two", lambda: rotation.rotate_back(np.ones((2, 6)), np.ones(6))),
     ("got zero bytes", lambda: SecureNoise(bytes(32))),
     *several("Expected scale", STREAM.laplace_steps, (2.0**51, 1), (0.0, 1), (NAN, 1)),
     ("chosen=4, size=3", lambda: STREAM.subset(3, 4)),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from privacy import first_account
 from quoron_privacy.accounts import losses, pair, sensitivity_recount, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
 
@@ -113,9 +114,7 @@ def forget() -> None:
     """No account remembers anything."""
     for remembered in (
         losses.exactly,
-        subsampling.wor_epsilon,
         subsampling.wor_round_mu,
-        subsampling.poisson_epsilon,
         subsampling.poisson_round_mu,
     ):
         remembered.cache_clear()
@@ -236,7 +235,7 @@ def test_two_accountants_agree_within_half_a_percent_of_delta(count: int) -> Non
     """The first adds rounds up by a distribution of its own: of plans that it finds noise for, at their ε."""
     for rate, rounds, epsilon, delta in drawn(2, count):
         mu = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
-        at = subsampling.wor_epsilon(rate, rounds, mu, delta)
+        at = first_account.wor_epsilon(rate, rounds, mu, delta)
         first = (
             subsampling._wor(rate, rounds, mu, at, least=1e-3 * delta)
             if rate < 1

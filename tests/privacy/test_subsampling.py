@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
+from privacy import first_account
+from privacy.first_account import poisson_epsilon, wor_epsilon
 from quoron_privacy.accounts import composition, gdp, subsampling
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
-from quoron_privacy.accounts.subsampling import (
-    poisson_epsilon,
-    wor_epsilon,
-    wor_round_mu,
-)
+from quoron_privacy.accounts.subsampling import wor_round_mu
 
 
 @pytest.mark.parametrize("epsilon_at", [wor_epsilon, poisson_epsilon])
@@ -53,7 +51,7 @@ def test_coins_cost_what_an_accountant_of_others_says(rate: float, rounds: int, 
         1 / mu, value_discretization_interval=2e-4, sampling_prob=rate
     )
     theirs = once.self_compose(rounds).get_epsilon_for_delta(1e-6)
-    ours = subsampling.poisson_epsilon(rate, rounds, mu, 1e-6 / composition.SAFETY)
+    ours = first_account.poisson_epsilon(rate, rounds, mu, 1e-6 / composition.SAFETY)
     assert ours == pytest.approx(theirs, rel=2e-3)
 
 
@@ -75,7 +73,7 @@ def test_profiles_of_coins_are_integrals_of_what_one_side_has_more(rate: float, 
 
 
 def test_what_nobody_can_see_costs_nothing_and_what_everybody_sees_all() -> None:
-    assert composition.epsilon_for(lambda epsilon: 1e-9, 1e-6) == 0.0
+    assert first_account.epsilon_for(lambda epsilon: 1e-9, 1e-6) == 0.0
     told = lambda epsilon: np.ones_like(epsilon)  # noqa: E731
     assert composition.delta(told, told, 5, 1.0) == 1.0
 

@@ -79,24 +79,6 @@ def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, l
         gap *= 2
 
 
-def epsilon_for(delta_at: Callable[[float], float], delta: float) -> float:
-    """Return the ε >= 0 at which `delta_at`, which falls with ε, is SAFETY · δ; to a relative 1e-6, rounded up."""
-    wanted = math.log(SAFETY * delta)
-
-    def excess(epsilon: float) -> float:
-        return math.log(max(delta_at(epsilon), 1e-300)) - wanted
-
-    if excess(0.0) <= 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    while excess(high) > 0:
-        low, high = high, 2 * high
-    found = root(excess, low, high, xtol=1e-300, rtol=1e-6)
-    while excess(found) > 0:
-        found *= 1 + 1e-6
-    return found
-
-
 def largest(delta_of: Callable[[float], float], guess: float, delta: float) -> float:
     """Return the largest number at which a growing `delta_of` is SAFETY · δ; to a relative 1e-5, rounded down."""
     wanted = math.log(SAFETY * delta)

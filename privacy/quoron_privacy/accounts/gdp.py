@@ -67,11 +67,7 @@ def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
     """
     non_negative(epsilon=epsilon)
     probability(delta=delta)
-    if gaussians:
-        left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=gaussians)
-        if left <= 0:
-            raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        delta = left
+    delta = left(epsilon, delta, gaussians=gaussians)
     high = 1.0
     while delta_for(high, epsilon) <= delta:
         high *= 2
@@ -80,6 +76,14 @@ def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
         high, low = low, low / 2
     mu = root(lambda value: delta_for(value, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13)
     return _step_until(mu, 1 - 1e-13, lambda value: delta_for(value, epsilon) <= delta)
+
+
+def left(epsilon: float, delta: float, *, gaussians: int, laplaces: int = 0, name: str = "gaussian") -> float:
+    """Return δ less what so many samples of ours lack (noise#n3); Infeasible, of `name`, where that is all of it."""
+    rest = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=gaussians, laplaces=laplaces)
+    if rest <= 0:
+        raise Infeasible(name, f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+    return rest
 
 
 def epsilon_for(mu: float, delta: float) -> float:

@@ -134,7 +134,8 @@ class Pair:
 
     def delta(self, epsilon: float, near: float = NEAR) -> float:
         """Return δ at ε as the run is drawn, never below the truth; values far below `near` are not resolved."""
-        _check_question(epsilon, near)
+        non_negative(epsilon=epsilon)
+        probability(near=near)
         exact: float = composed.exactly(self.mu, self.stages, epsilon, near)
         lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
         return min(1.0, exact + lacking)
@@ -167,11 +168,6 @@ def _check(rate: float, rounds: int, adjacency: Adjacency) -> None:
         raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
     if adjacency not in ("zero-out", "replace-one"):
         raise ConfigError(f"Expected adjacency zero-out or replace-one, got adjacency={adjacency!r}.")
-
-
-def _check_question(epsilon: float, near: float) -> None:
-    non_negative(epsilon=epsilon)
-    probability(near=near)
 
 
 def _table(losses: Sequence[float], masses: Sequence[float], infinite: float) -> Table:

@@ -1,7 +1,7 @@
 """What T rounds on random cohorts of users cost together.
 
-    >>> round(wor_epsilon(0.01, 1000, 0.5, 1e-6), 2)
-    0.83
+    >>> round(wor_round_mu(0.01, 1000, 1.0, 1e-6), 2)
+    0.57
 
 * `wor_*`: uniform cohorts of fixed size, replace-one. Every round is μ-GDP given its cohort (subsampling#k1).
 * `poisson_*`: every user joins independently, fixed divisor. Add/remove or zero-out: every round is μ-GDP (#k2);
@@ -18,26 +18,16 @@ import scipy
 
 from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.arrays import Vector
-from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.release import Adjacency
 
 
 @lru_cache(maxsize=1024)
-def wor_epsilon(rate: float, rounds: int, mu: float, delta: float) -> float:
-    """ε at δ of `rounds` μ-GDP rounds, each on a fresh uniform cohort of a share `rate` of the users; replace-one.
-
-    rate = 1 is exact: ε of √rounds·μ.
-    """
-    _check(rate, rounds, delta)
-    non_negative(mu=mu)
-    if rate == 1 or mu == 0:
-        return gdp.epsilon_for(math.sqrt(rounds) * mu, delta)
-    return composition.epsilon_for(partial(_wor, rate, rounds, mu, least=delta), delta)
-
-
-@lru_cache(maxsize=1024)
 def wor_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Return the largest per-round μ with `wor_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-5, rounded down."""
+    """Return the largest μ with which `rounds` rounds, each on a fresh uniform cohort, are (ε, δ)-DP; replace-one.
+
+    Each cohort is a share `rate` of the users. Rounded down, to a relative 1e-5.
+    """
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
     full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds)
@@ -47,23 +37,13 @@ def wor_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> floa
 
 
 @lru_cache(maxsize=1024)
-def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float, adjacency: Adjacency = "zero-out") -> float:
-    """Return ε at δ of `rounds` rounds that each user joins with probability `rate`; zero-out is add/remove, too.
-
-    μ is the round's parameter when one user's contribution is present against absent, under either adjacency.
-    """
-    _check(rate, rounds, delta)
-    non_negative(mu=mu)
-    if rate == 1 or mu == 0:
-        return gdp.epsilon_for(math.sqrt(rounds) * _ends(adjacency) * mu, delta)
-    return composition.epsilon_for(partial(_poisson, rate, rounds, mu, adjacency, least=delta), delta)
-
-
-@lru_cache(maxsize=1024)
 def poisson_round_mu(
     rate: float, rounds: int, epsilon: float, delta: float, adjacency: Adjacency = "zero-out"
 ) -> float:
-    """Return the largest per-round μ with `poisson_epsilon(…, μ, δ, adjacency) ≤ ε`, to 1e-5 of it, rounded down."""
+    """Return the same of `rounds` rounds that each user joins with probability `rate`; zero-out is add/remove, too.
+
+    μ is the round's parameter when one user's contribution is present against absent, under either adjacency.
+    """
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
     full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds) / _ends(adjacency)

@@ -22,7 +22,7 @@ from scipy.special import ndtr, ndtri
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
-from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
+from quoron_privacy.errors import ConfigError, count, positive, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
@@ -116,15 +116,11 @@ class DataQuality:
         return self._gaussian.effective_mu(self.dimension)
 
     @property
-    def variation(self) -> float:
-        """How far its noise is from exact, in total variation."""
-        return total_variation(gaussians=self.dimension)
-
-    @property
     def pair(self) -> Pair:
         """What the release costs, by its scale alone: two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), self.variation)
+        lack = total_variation(gaussians=self.dimension)
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), lack)
 
     @property
     def errors(self) -> Errors:
@@ -159,15 +155,14 @@ class DataQuality:
         """
         looked, spent = min(users, ENOUGH), self.pair
         both = spent.and_(Pair.gaussian(*own))
-        for what, holds, got in (
+        require(
+            "a data quality check",
             (f"a divisor of {looked} users", self.users == looked, self.users),
             (f"adjacency {adjacency}", self.adjacency == adjacency, self.adjacency),
             ("a share of μ² in (0, 1)", 0 < self.share < 1, self.share),
             ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
             (f"delta <= {delta} with a data quality check", both.delta(epsilon, delta) <= delta, both.mu),
-        ):
-            if not holds:
-                raise VerificationError(f"Expected {what} in a data quality check, got {got}.")
+        )
 
     @property
     def reduction(self) -> ClippedSum:

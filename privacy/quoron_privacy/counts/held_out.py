@@ -1,7 +1,7 @@
 """How good a model is, of users that had no part in it: two clipped means of users' vectors, each with Gaussian noise.
 
     >>> held = HeldOut.calibrate(users=1000, classes=2, epsilon=0.5, delta=1e-6)
-    >>> round(held.mu, 3), [round(scale, 4) for scale in held.scales]
+    >>> round(held.pair.mu, 3), [round(scale, 4) for scale in held.scales]
     (0.124, [0.0396, 0.0083])
 
 The first release says where users' scores lie (or how far errors go), the second is what figures are made of, in cells
@@ -20,8 +20,8 @@ import numpy as np
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
-from quoron_privacy.gaussian import GaussianNoise, mean_slack
+from quoron_privacy.errors import ConfigError, count, positive, require
+from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_slack
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
@@ -45,19 +45,18 @@ _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, 
 def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
     """evaluation#ev2 by the second account, with two users' distance from their products; VerificationError else."""
     spent = held.pair.delta(epsilon * (1 + 1e-12), delta)
-    for what, holds, got in (
+    require(
+        "an evaluation",
         (f"adjacency {adjacency}", held.adjacency == adjacency, held.adjacency),
         (f"delta <= {delta} of those held out", spent <= delta, spent),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in an evaluation, got {got}.")
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """Both releases.
 
-    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev2), for whatever users hold and whatever the model is.
+    Formal guarantee: `pair.mu`-GDP with exact noise (evaluation#ev2), whatever users hold and whatever the model is.
 
     | input                                   | what happens                                              |
     | --------------------------------------- | --------------------------------------------------------- |
@@ -79,8 +78,7 @@ class HeldOut:
         count(users=self.users, cap=self.cap, cells=self.cells)
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 0 or self.classes == 1:
             raise ConfigError(f"Expected classes to be 0, for a number, or 2 and more, got classes={self.classes!r}.")
-        if self.adjacency not in ("replace-one", "zero-out"):
-            raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={self.adjacency!r}.")
+        check_adjacency(self.adjacency)
         if len(self.scales) != 2:
             raise ConfigError(f"Expected two scales, got scales={self.scales!r}.")
         positive(first=self.scales[0], second=self.scales[1])
@@ -100,9 +98,7 @@ class HeldOut:
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, cap=cap)
         sizes = _sizes(classes, cap, MOST_CELLS)
-        left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
-        if left <= 0:
-            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        left = gdp.left(epsilon, delta, gaussians=_samples(sizes), name="evaluation")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
         cells, share = cells_for(users * whole), PLACED if classes == 2 else FIRST
         far = _sensitivities(users, classes, adjacency, cap, cells)
@@ -124,16 +120,6 @@ class HeldOut:
         return GaussianNoise(far[0], self.scales[0]), GaussianNoise(far[1], self.scales[1])
 
     @property
-    def mu(self) -> float:
-        """μ of both together."""
-        return gdp.compose(*(noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True)))
-
-    @property
-    def variation(self) -> float:
-        """How far their noise is from exact, in total variation."""
-        return _variation(self.sizes)
-
-    @property
     def pair(self) -> Pair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
@@ -141,7 +127,7 @@ class HeldOut:
             sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
-        return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
+        return Pair.gaussian(sensitivity_recount.together(*each), total_variation(gaussians=_samples(self.sizes)))
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
         """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.
@@ -184,20 +170,18 @@ class HeldOut:
         """Return the noisy mean (D,) of all users' vectors. Draw each once a run."""
         return self.noises[which].release(self._reduction(which).mean(sums), stream)
 
-    def entries(self) -> tuple[Release, Release]:
-        """Return the ledger entries of both."""
-        first, second = (
-            Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)})
-            for name, noise in zip(("held-out-places", "held-out-figures"), self.noises, strict=True)
-        )
-        return first, second
-
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """Return the same, each with its μ."""
-        mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
-        return tuple(zip(self.entries(), mus, strict=True))
+        """Return the ledger entries of both, each with its μ."""
+        named = zip(("held-out-places", "held-out-figures"), self.noises, self.sizes, strict=True)
+        return tuple(
+            (
+                Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)}),
+                noise.effective_mu(size),
+            )
+            for name, noise, size in named
+        )
 
     def _reduction(self, which: int) -> ClippedSum:
         return ClippedSum(_norm(self.classes, self.cap, self.cells)[which], self.users)
@@ -207,9 +191,9 @@ class HeldOut:
 class HeldMeans:
     """Means over held-out users of numbers in [0, 1] that somebody else computes, and how many have any.
 
-    Formal guarantee: all releases together are `mu`-GDP with exact noise (evaluation#ev3), whatever the numbers are and
-    however the points depend on earlier releases. One that is not finite makes its user one without any, who is the
-    zero vector; others are held at the ends.
+    Formal guarantee: all releases together are `pair.mu`-GDP with exact noise (evaluation#ev3), whatever the numbers
+    are and however the points depend on earlier releases. One that is not finite makes its user one without any, who is
+    the zero vector; others are held at the ends.
     """
 
     users: int  # m, held out, and the divisor
@@ -232,9 +216,7 @@ class HeldMeans:
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, figures=figures)
         often = 1 + len(rounds)
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=often * (1 + figures)) * (1 + 1e-9)
-        if left <= 0:
-            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        left = gdp.left(epsilon, delta, gaussians=often * (1 + figures), name="evaluation")
         mu = gdp.mu_for(epsilon, left) / math.sqrt(often) * (1 - 1e-9)  # verified by other arithmetic
         noise = GaussianNoise.for_mu(sensitivity=_one_moves(users), mu=mu, dimension=1 + figures)
         return cls(users, figures, adjacency, noise.scale, rounds)
@@ -361,9 +343,9 @@ def _sizes(classes: int, cap: int, cells: int) -> tuple[int, int]:
     return first, own + 2 * (cap > 1)
 
 
-def _variation(sizes: tuple[int, int]) -> float:
-    """The same of all labels of few classes: what a run is charged does not hang on classes that it estimates."""
-    return total_variation(gaussians=max(sum(sizes), 4096))
+def _samples(sizes: tuple[int, int]) -> int:
+    """As many of all labels of few classes: what a run is charged does not hang on classes that it estimates."""
+    return max(sum(sizes), 4096)
 
 
 @cache

@@ -29,7 +29,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Floats, Integers
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability, require
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Release
@@ -229,7 +229,8 @@ def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequenc
         1 + Fraction(math.exp(epsilon) * (1 + 1e-12))
     )
     added = _exact(min_cohort.rest_epsilon) + (0 if min_cohort.each else _exact(min_cohort.epsilon))
-    for what, holds, got in (
+    require(
+        "a minimum cohort",
         (f"participations >= {participations}", min_cohort.participations >= participations, min_cohort.participations),
         ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, min_cohort),
         ("a threshold without noise beside counts without Laplace noise", scales[1] > 0 or not scales[0], min_cohort),
@@ -254,9 +255,7 @@ def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequenc
             (min_cohort.rest_epsilon, min_cohort),
         ),
         (f"delta with the samplers <= {delta}", Fraction(min_cohort.rest_delta) + slack <= Fraction(delta), min_cohort),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a minimum cohort, got {got}.")
+    )
 
 
 def chances(

@@ -24,7 +24,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
+from quoron_privacy.errors import ConfigError, Infeasible, count, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
@@ -503,16 +503,15 @@ class EstimatedBounds:
                     1 - GRID_BITS
                 )
                 lone = max(lone, columns * MARKS * math.erfc(far / math.sqrt(2)) / 2)
-        for what, holds, got in (
+        require(
+            "private bounds",
             (f"a divisor of {looked_at(users)} users", self.users == looked_at(users), self.users),
             (f"adjacency {adjacency}", self.adjacency == adjacency, self.adjacency),
             ("a share of μ² in (0, 1]", 0 < self.share <= 1, self.share),
             ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
             ("names of one user alone hidden", lone <= self.tail * (1 + 1e-9), lone),
             (f"delta <= {delta} with private bounds", both.delta(epsilon, delta) <= delta, both.mu),
-        ):
-            if not holds:
-                raise VerificationError(f"Expected {what} in private bounds, got {got}.")
+        )
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """Return the ledger entries of all releases, each with its μ."""
@@ -544,10 +543,6 @@ class EstimatedBounds:
             for entry, mu in self.releases()
             for what, deviation in (told[entry.mechanism],)
         )
-
-    def entries(self) -> tuple[Release, ...]:
-        """Return the ledger entries of all releases."""
-        return tuple(entry for entry, _ in self.releases())
 
     def _within(self, each: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
         """Return where marks lie in these windows, by one release of how many each of so many cells has."""

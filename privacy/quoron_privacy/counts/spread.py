@@ -42,7 +42,7 @@ SURE = 1.959963984540054  # z: 95 % of a normal law lie within ± z deviations
 class Spread:
     """Noise on how much weight each of `cells` cells has in each of `groups` groups.
 
-    Formal guarantee: a release is `effective_mu`-GDP with exact noise under `adjacency`, for whatever users hold
+    Formal guarantee: a release is `pair.mu`-GDP with exact noise under `adjacency`, for whatever users hold
     (statistics#st1).
 
     | input                               | what happens                                      |
@@ -96,21 +96,12 @@ class Spread:
         return acute_sensitivity(1.0, 1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
 
     @property
-    def effective_mu(self) -> float:
-        """μ of a release."""
-        return self._noise().effective_mu(self.groups * self.cells)
-
-    @property
-    def variation(self) -> float:
-        """How far its noise is from exact, in total variation."""
-        return total_variation(gaussians=self.groups * self.cells)
-
-    @property
     def pair(self) -> Pair:
         """What a release costs, by its scale alone and by C written out."""
         far = sensitivity_recount.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
         far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.groups * self.cells), self.variation)
+        numbers = self.groups * self.cells
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, numbers), total_variation(gaussians=numbers))
 
     def weights(self, owners: Integers) -> Integers:
         """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""

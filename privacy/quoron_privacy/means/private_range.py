@@ -11,7 +11,7 @@ docs/privacy/private-mean.md and docs/privacy/winsorised-erm.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from functools import lru_cache
@@ -24,7 +24,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity, mean_slack
+from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_sensitivity, mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import clip_rows, clipped_mean
 from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, random_signs, rotate, rotate_back
@@ -87,14 +87,16 @@ class PrivateRange:
     def release(self, values: Matrix, answered: NDArray[np.bool_], signs: Signs, stream: RandomStream) -> Vector:
         """Return a point near the middle of the rows, shape (d,); values (k, d), answered (k,), public signs (d,)."""
         rows = clip_rows(np.where(answered[:, None], values, 0.0), 1e100)  # non-finite rows become zeros
-        length = padded(rows.shape[1])
-        counts = np.zeros((length, self.bins), np.int64)
-        block = max(1, _MOST_COORDINATES // length)
-        for start in range(0, len(rows), block):
-            loops.tally(rotate(rows[start : start + block], signs), self.half_width, counts)
-        chosen = np.array([self.choose(row, stream) for row in counts])
-        point: Vector = rotate_back((chosen + 0.5) * self.width - self.half_width, signs)[0]
+        point: Vector = rotate_back(self.middles(rows, signs, stream), signs)[0]
         return point
+
+    def middles(self, rows: Matrix, signs: Signs, stream: RandomStream) -> Vector:
+        """Return the middle of the bin chosen for each rotated coordinate of finite rows (k, d), shape (d₂,)."""
+        counts = np.zeros((padded(rows.shape[1]), self.bins), np.int64)
+        for block in _blocks(rows):
+            loops.tally(rotate(block, signs), self.half_width, counts)
+        chosen = np.array([self.choose(row, stream) for row in counts])
+        return (chosen + 0.5) * self.width - self.half_width
 
     def choose(self, counts: Counts, stream: RandomStream) -> int:
         """Return one bin, given how many users each holds; shape (bins,)."""
@@ -104,6 +106,12 @@ class PrivateRange:
         """Return the ledger entry of one release."""
         figures = {"epsilon": self.epsilon, "choices": float(padded(dimension)), "bins": float(self.bins)}
         return Release("private-range", figures)
+
+
+def _blocks(rows: Matrix) -> Iterator[Matrix]:
+    """Yield some rows at a time, of which a rotated block is in work."""
+    step = max(1, _MOST_COORDINATES // padded(rows.shape[1]))
+    yield from (rows[start : start + step] for start in range(0, len(rows), step))
 
 
 def costs(counts: Counts) -> Counts:
@@ -369,19 +377,11 @@ class WinsorisedMean:
         with np.errstate(all="ignore"):
             usable = answered & np.isfinite(values).all(axis=1)
         rows = clip_rows(values[usable], 1e100)
-        length = padded(values.shape[1])
-        counts, total, clamped = np.zeros((length, self.crude.bins), np.int64), np.zeros(length, np.int64), 0
-        block = max(1, _MOST_COORDINATES // length)
-        starts = range(0, len(rows), block)
-        for start in starts:
-            loops.tally(rotate(rows[start : start + block], signs), self.crude.half_width, counts)
-        chosen = np.array([self.crude.choose(row, choosing) for row in counts])
-        middles = (chosen + 0.5) * self.crude.width - self.crude.half_width
+        middles = self.crude.middles(rows, signs, choosing)
+        total, clamped = np.zeros(len(middles), np.int64), 0
         unit = 2.0 ** sum_bits(self.users, self.users)
-        for start in starts:
-            clamped += loops.add_clamped(
-                rotate(rows[start : start + block], signs), middles, self.half_width, unit, total
-            )
+        for block in _blocks(rows):
+            clamped += loops.add_clamped(rotate(block, signs), middles, self.half_width, unit, total)
         residual = total.astype(np.float64) * (self.half_width / unit / self.users)
         noisy = middles + self.noise.release(residual, noise)
         return rotate_back(noisy, signs)[0], int(clamped)
@@ -401,7 +401,6 @@ def box_sensitivity(half_width: float, users: int, dimension: int, adjacency: Ad
     """ℓ2 sensitivity of the clamped residuals' mean, rounding included: 2 h √d₂ / n, or half of it for zero-out."""
     positive(half_width=half_width)
     count(users=users, dimension=dimension)
-    if adjacency not in ("replace-one", "zero-out"):
-        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+    check_adjacency(adjacency)
     ends = 2 if adjacency == "replace-one" else 1
     return ends * half_width * math.sqrt(padded(dimension)) / users * (1 + mean_slack(users))

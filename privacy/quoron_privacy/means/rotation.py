@@ -47,19 +47,6 @@ def random_signs(dimension: int, stream: RandomStream) -> Signs:
     return np.where(stream.bernoulli(0.5, dimension), 1.0, -1.0)
 
 
-def walsh_hadamard(rows: NDArray[np.float32] | NDArray[np.float64]) -> None:
-    """Transform every row in place; shape (k, d₂), float32 or float64, C-contiguous. Its own inverse.
-
-    Raises ConfigError where d₂ is no power of two or the array cannot be transformed in place.
-    """
-    length = rows.shape[-1]
-    if rows.ndim != 2 or length < 1 or length & (length - 1):
-        raise ConfigError(f"Expected rows of a power of two numbers, got shape {rows.shape}. Use rotate, which pads.")
-    if rows.dtype not in (np.float32, np.float64) or not rows.flags.c_contiguous or not rows.flags.writeable:
-        raise ConfigError("Expected a writable C-contiguous float32 or float64 array.")
-    loops.transform(rows, rows.dtype.type(length**-0.5))
-
-
 def rotate(values: Floats, signs: Signs) -> Floats:
     """H D x for every row x, padded with zeros: shape (k, d) to (k, d₂), the type of `values`; signs (d,)."""
     rows = np.ascontiguousarray(values)
@@ -69,7 +56,13 @@ def rotate(values: Floats, signs: Signs) -> Floats:
 
 
 def rotate_back(rotated: Floats, signs: Signs) -> Floats:
-    """Return the first d coordinates of D H y for every row y: shape (k, d₂) to (k, d). Undoes `rotate`."""
+    """Return the first d coordinates of D H y for every row y: shape (k, d₂) to (k, d). Undoes `rotate`.
+
+    ConfigError where d₂ is no power of two.
+    """
     rows = np.array(rotated, order="C", ndmin=2)
-    walsh_hadamard(rows)
+    length = rows.shape[-1]
+    if rows.ndim != 2 or length < 1 or length & (length - 1):
+        raise ConfigError(f"Expected rows of a power of two numbers, got shape {rows.shape}. Use rotate, which pads.")
+    loops.transform(rows, rows.dtype.type(length**-0.5))
     return rows[:, : len(signs)] * signs.astype(rows.dtype)

@@ -116,31 +116,28 @@ def calibrate(
     releases: int,
     participations: int | None = None,
     kappa: Kappa | None = None,
-    release: float = RELEASE,
 ) -> Series:
-    """Return the least noise found; the series passes with chance `release` if all answers of each batch lie within τ.
+    """Return the least noise found; the series passes with chance RELEASE if all answers of each batch lie within τ.
 
     participations=None: everybody may be in every batch. Raises Infeasible naming the smallest batch that would do.
     """
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     often = releases if participations is None else participations
     count(cohort_size=cohort_size, releases=releases, participations=often)
-    plan = _calibrate(epsilon, delta, cohort_size, releases, min(often, releases), kappa, release)
+    plan = _calibrate(epsilon, delta, cohort_size, releases, min(often, releases), kappa)
     if plan is None:
-        least = max(smallest_cohort(epsilon, delta, releases, participations=often, release=release), cohort_size + 1)
+        least = max(smallest_cohort(epsilon, delta, releases, participations=often), cohort_size + 1)
         why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
         raise Infeasible.small_cohort("above threshold (subsampled-lottery#o6)", cohort_size, why, least, 2 * least)
     return plan
 
 
 @lru_cache(maxsize=64)
-def smallest_cohort(
-    epsilon: float, delta: float, releases: int, *, participations: int | None = None, release: float = RELEASE
-) -> int:
+def smallest_cohort(epsilon: float, delta: float, releases: int, *, participations: int | None = None) -> int:
     """Return the least batch for which `calibrate` finds a plan. Useful noise needs two to three times that."""
     often = releases if participations is None else min(participations, releases)
-    size = least_number(lambda n: _calibrate(epsilon, delta, n, releases, often, None, release) is not None, 4, low=2)
+    size = least_number(lambda n: _calibrate(epsilon, delta, n, releases, often, None) is not None, 4, low=2)
     assert size is not None
     return size
 
@@ -186,11 +183,11 @@ def verify_above_threshold(plan: Series, epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _calibrate(
-    epsilon: float, delta: float, size: int, releases: int, often: int, kappa: Kappa | None, release: float
+    epsilon: float, delta: float, size: int, releases: int, often: int, kappa: Kappa | None
 ) -> Series | None:
     step, aim = score_step(size) / size, delta * _AIM
-    # The series ends early by bad luck with the threshold or with any of T scores: half of 1 − release each.
-    unlucky = max(math.log(1 / (1 - release)), 0.0), max(math.log(releases / (1 - release)), 0.0)
+    # The series ends early by bad luck with the threshold or with any of T scores: half of 1 − RELEASE each.
+    unlucky = math.log(1 / (1 - RELEASE)), math.log(releases / (1 - RELEASE))
     best: Series | None = None
     for share in (0.003, 0.01, 0.03, 0.1, 0.3):  # of δ, for each of the two tails
         tail = share * aim

@@ -14,14 +14,12 @@ from typing import Literal, get_args
 from quoron_privacy.errors import ConfigError
 
 Test = Literal["lottery", "laplace", "above-threshold", "none"]
-Aggregate = Literal["weighted-mean", "random-inclusion", "printed-ramp", "clipped-mean"]
+Aggregate = Literal["weighted-mean", "random-inclusion", "clipped-mean"]
 Sampling = Literal[
     "one-release",  # every user takes part in one release of the run: phases on disjoint users
     "everybody",  # all n users in each of T releases
     "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
     "without-replacement",  # a fresh uniform K-subset each time, kept secret
-    "visible-cohorts",  # the same, but participant lists, counts or timings can be seen
-    "with-replacement",
     "poisson",
 ]
 Combination = tuple[Test, Aggregate, Sampling]
@@ -47,15 +45,6 @@ SOUND: Mapping[Combination, str] = MappingProxyType(
         ("none", "clipped-mean", "everybody"): _CLIPPED.format(1),
         ("none", "clipped-mean", "without-replacement"): _CLIPPED.format(1),
         ("none", "clipped-mean", "poisson"): _CLIPPED.format(3),
-    }
-)
-
-_SAMPLING_REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "with-replacement": "a user drawn M times moves the score and the mean M times as far; use without-replacement",
-        "poisson": "tests need a cohort of fixed size; use without-replacement, or clipped means without a test",
-        "visible-cohorts": "sampling protects nobody whose membership can be seen; "
-        "use everybody or public-schedule, which claim no amplification",
     }
 )
 
@@ -87,17 +76,12 @@ def theorem_for(test: Test, aggregate: Aggregate, sampling: Sampling, *, kappa: 
 
 
 def _reason(test: str, aggregate: str, sampling: str, kappa: int) -> str:
-    if aggregate == "clipped-mean" and sampling not in _SAMPLING_REASONS:
+    if aggregate == "clipped-mean" and sampling != "poisson":
         return "clipped means are proved without a test, for everybody, without-replacement or poisson; use lottery"
     if test == "none" and aggregate != "clipped-mean":
         return "without a test one user moves the mean by any distance; use lottery"
-    if aggregate == "printed-ramp":
-        return (
-            "on the printed ramp from C/2 to 2C/3 every answer may leave weight 1 at once, and for odd C two retained "
-            "answers need not share a neighbour; use weighted-mean or random-inclusion with our ramp"
-        )
-    if sampling in _SAMPLING_REASONS:
-        return _SAMPLING_REASONS[sampling]
+    if sampling == "poisson":
+        return "tests need a cohort of fixed size; use without-replacement, or clipped means without a test"
     if aggregate == "random-inclusion" and kappa == 1:
         return "random inclusion is proved for kappa=2 only"
     if test == "laplace":

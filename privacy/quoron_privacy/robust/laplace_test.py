@@ -99,29 +99,28 @@ def calibrate(
     *,
     kappa: Kappa | None = None,
     kind: Kind = "weighted",
-    release: float = RELEASE,
 ) -> LaplaceOneShot:
-    """Return the least noise for one (ε, δ)-DP release that passes with chance `release` at full concentration.
+    """Return the least noise for one (ε, δ)-DP release that passes with chance RELEASE at full concentration.
 
     Raises Infeasible naming the smallest cohort that would do.
     """
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     count(cohort_size=cohort_size)
-    plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
+    plan = _calibrate(epsilon, delta, cohort_size, kappa, kind)
     if plan is None:
-        least = max(smallest_cohort(epsilon, delta, release=release), cohort_size + 1)
+        least = max(smallest_cohort(epsilon, delta), cohort_size + 1)
         why = f"at epsilon={epsilon:g}, delta={delta:g}"
         raise Infeasible.small_cohort("laplace test (outlier-mean#o5)", cohort_size, why, least, 2 * least)
     return plan
 
 
-def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -> int:
+def smallest_cohort(epsilon: float, delta: float) -> int:
     """Return the least cohort for a plan, however noisy: the test takes nearly all of ε, the core is over half."""
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     size = 2
-    while _core(size, 0.98 * epsilon, delta, release) <= ramp_floor(size):
+    while _core(size, 0.98 * epsilon, delta) <= ramp_floor(size):
         size += 1
     return size
 
@@ -208,30 +207,28 @@ def _tail(v: NDArray[np.float64]) -> NDArray[np.float64]:
     return tail
 
 
-def _core(size: int, each: float, delta: float, release: float) -> int:
+def _core(size: int, each: float, delta: float) -> int:
     """Core that a test of cost `each` leaves room for."""
     step = score_step(size) / size
-    return math.floor(size - step - step / each * _margins(delta, release))
+    return math.floor(size - step - step / each * _margins(delta))
 
 
-def _margins(delta: float, release: float) -> float:
+def _margins(delta: float) -> float:
     """Distance from the core plus a step to full concentration, in units of the scale."""
-    return math.log(1 / (2 * delta)) + max(math.log(1 / (2 * (1 - release))), 0.0)
+    return math.log(1 / (2 * delta)) + math.log(1 / (2 * (1 - RELEASE)))
 
 
 @lru_cache(maxsize=256)
-def _calibrate(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float
-) -> LaplaceOneShot | None:
+def _calibrate(epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind) -> LaplaceOneShot | None:
     step, aim = score_step(size) / size, delta * (1 - 1e-4)
-    cores = sorted({_core(size, share * epsilon, aim, release) for share in np.linspace(0.03, 0.98, 80)})
+    cores = sorted({_core(size, share * epsilon, aim) for share in np.linspace(0.03, 0.98, 80)})
     options = [(core, mean) for core in cores if (mean := best_mean(size, core, kappa, kind)) is not None]
     if not options:
         return None
 
     def least(option: tuple[int, OutlierMean], tolerance: float = 1e-3) -> float:
         core, mean = option
-        each = step * _margins(aim, release) / (size - step - core)
+        each = step * _margins(aim) / (size - step - core)
         shifts, chances = np.asarray(mean.shifts), np.asarray(mean.chances)
         low = float(shifts @ chances) / gdp.mu_for(epsilon, delta) * 0.9
         high = low
@@ -246,6 +243,6 @@ def _calibrate(
         return high
 
     (core, mean), _ = cheapest(options, least)
-    scale = (size - step - core) / _margins(aim, release) * (1 - 1e-12)
+    scale = (size - step - core) / _margins(aim) * (1 - 1e-12)
     threshold = (core + step + scale * math.log(1 / (2 * aim))) * (1 + 1e-13)
     return LaplaceOneShot(mean, LaplaceTest(size, core, scale, threshold), least((core, mean), 1e-5) * (1 + 1e-5))

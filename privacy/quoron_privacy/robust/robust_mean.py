@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import sensitivity_recount
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
@@ -243,10 +243,8 @@ def calibrate(
     positive(bound=bound, spread=spread, epsilon=epsilon, delta=delta)
     if not 0 <= outliers < 0.5:
         raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: the honest have to be the most.")
-    left = math.nextafter(delta - _slack(epsilon, dimension), -1.0)  # less, however little it is
-    if left <= 0:
-        raise Infeasible(NAME, f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-    target = Target(epsilon, left, "lottery", "weighted", kappa=1)
+    left = gdp.left(epsilon, delta, gaussians=dimension, laplaces=1, name=NAME)
+    target = Target(epsilon, math.nextafter(left, 0.0), "lottery", "weighted", kappa=1)  # less, however little it is
     if users > LARGEST_COHORT:
         raise Infeasible(NAME, f"{users:,} users are too many to compare with one another", f"n <= {LARGEST_COHORT:,}")
     # Users beyond REACH · τ would count as outliers, and sums beyond LARGEST · σ would be cut.

@@ -1,4 +1,4 @@
-"""A folder a family of algorithms, and the registry of all of them.
+"""A folder or module a family of algorithms, and the registry of all of them.
 
 >>> ALGORITHMS["filtered-sgd"].trust_model
 'central-release'
@@ -15,7 +15,7 @@ from quoron_server.algorithms.registered import Registered
 _PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
     "tracking-srgd": "tracking.plan",
     "whitened-tracking": "whitened.plan",
-    "one-round-least-squares": "one_round.plan",
+    "one-round-least-squares": "one_round",
     "filtered-sgd": "localised.filtered",
     "median-sgd": "localised.median",
     "outlier-iterates": "outlier_iterates.plan",
@@ -33,7 +33,7 @@ _PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
     "dp-sgd-wor": "noisy.plan",
     "recentred-sgd": "mean.plan",
     "mean-sgd": "mean.plan",
-    "winsorised-erm": "winsorised.plan",
+    "winsorised-erm": "winsorised",
     "local-model": "local_model.plan",
     "sgd": "noisy.plan",
 }

@@ -9,11 +9,12 @@
             ag = α x + (1-α) ag
         p = ag
 
-    >>> import numpy as np
     >>> from quoron_client.protocol.domains import L2Ball
-    >>> target, shape = np.array([1.0, -2.0]), Shape(strength=0.5, smoothness=2.0)
-    >>> p = minimise(lambda x: 2.0 * (x - target), np.zeros(2), (12, 12), shape, L2Ball(9.0))
-    >>> np.round(p, 2).tolist()
+    >>> x, ag, shape = np.zeros(2), np.zeros(2), Shape(strength=0.5, smoothness=2.0)
+    >>> for t in range(1, 13):  # towards (1, -2)
+    ...     md = middle(x, ag, t, shape)
+    ...     x, ag = step(x, ag, md, 2.0 * (md - np.array([1.0, -2.0])), t, shape, L2Ball(9.0))
+    >>> np.round(ag, 1).tolist()
     [1.0, -2.0]
 
 In expectation a stage ends within 2 Ls ‖p - x*‖²/(N(N+1)) + 8 V/(μ(N+1)) of the minimum, V the variance of g
@@ -22,7 +23,7 @@ In expectation a stage ends within 2 Ls ‖p - x*‖²/(N(N+1)) + 8 V/(μ(N+1)) 
 Source: Ghadimi & Lan (2012), Propositions 5 and 9, as used by Lowy, Liu & Asi (2024), Algorithm 2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,20 +62,6 @@ def step(
     moved = domain.project(at_md * md + at_x * x - at_gradient * gradient)
     alpha = 2 / (t + 1)
     return moved, alpha * moved + (1 - alpha) * ag
-
-
-def minimise(
-    gradient: Callable[[Vector], Vector], start: Vector, stages: Sequence[int], shape: Shape, domain: Domain
-) -> Vector:
-    """Return the whole recursion with `gradient(md)` as estimates; shape (d,)."""
-    point = start
-    for length in stages:
-        x = ag = point
-        for t in range(1, length + 1):
-            md = middle(x, ag, t, shape)
-            x, ag = step(x, ag, md, gradient(md), t, shape, domain)
-        point = ag
-    return point
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,11 @@ def next_radius(spread: float, variance: float, drift: float, margin: float, fir
 
 @njit(cache=True)
 def sgd_variances(facts, rounds, steps, suffixes, samplings, noises, means):  # type: ignore[no-untyped-def]
-    """Adds the variances of the last suffixes to `means` (W, K, S)."""
+    """Add the predicted variances of releases of SGD that are centred so, means of the last suffixes, to `means`.
+
+    For W numbers of rounds (W,), each with K steps (W, K) and S suffixes (W, S): `means` has shape (W, K, S). A round
+    has the variance `samplings` (W,) and that of noise, which is `noises` (W,) for a radius of 1.
+    """
     h, distance, start, smoothness, spread, margin, first = facts
     for w in range(steps.shape[0]):
         for k in range(steps.shape[1]):
@@ -33,7 +37,7 @@ def sgd_variances(facts, rounds, steps, suffixes, samplings, noises, means):  # 
 
 @njit(cache=True)
 def agd_variances(path, distance, smoothness, inverse_step, sampling, noise, spread, margin, first, out):  # type: ignore[no-untyped-def]
-    """Fills `out` (T,)."""
+    """Fill `out` (T,) with the same of accelerated steps; `path` (T,) says where points lie, 1 at the start."""
     radius = first
     for t in range(len(out)):
         out[t] = sampling + noise * radius * radius

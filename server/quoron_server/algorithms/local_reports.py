@@ -1,9 +1,15 @@
-"""What each client adds to its reports in the local model, as the coordinator knows it."""
+"""What each client adds to its reports in the local model, as the coordinator knows it, and what a user reports on."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 
 
@@ -39,3 +45,11 @@ def vector_scale(epsilon: float, delta: float, dimension: int) -> float:
     kept = delta * (1 - 1e-9)  # clients keep as much for their own arithmetic
     mu = gdp.mu_for(epsilon, kept, gaussians=dimension)
     return GaussianNoise.for_mu(sensitivity=2.0, mu=mu, dimension=dimension).scale
+
+
+@lru_cache(maxsize=2)
+def public_coordinates(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
+    """Return which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
+    assigned = local.assign_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
+    assigned.setflags(write=False)
+    return assigned

@@ -18,7 +18,7 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError, require
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
@@ -73,16 +73,15 @@ def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
     assert paid is not None
     both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
     charged = Pair.gaussian(*paid.charged)
-    for what, holds, got in (
+    require(
+        "private bounds",
         ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
         (
             f"delta <= {promise.delta} for what is charged",
             charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
             paid.charged,
         ),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in private bounds, got {got}.")
+    )
 
 
 def _beside(
@@ -263,7 +262,9 @@ class Registered(AlgorithmInfo):
             self.verifier(alone)
             search.require_cost(own)
             if (claimed := getattr(alone.parameters, "mu", None)) is not None:
-                search.require_gaussian(alone, self._pairs(alone), claimed)
+                pairs = self._pairs(alone)
+                search.require_least(self.name, "mu", claimed, max(pair.mu for pair in pairs))
+                search.require_spent(alone, [replace(pair, mu=claimed) for pair in pairs])
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron_client.protocol.domains import Box
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
+from quoron_privacy.errors import require as require_all
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.info import Chosen, no_better
@@ -43,11 +45,7 @@ def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
 
 def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int = 0) -> float:
     """Return δ less what the samplers lack; Infeasible where that is nothing."""
-    lacking = slack(privacy.epsilon, gaussians=gaussians, laplaces=laplaces)
-    if lacking >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {lacking:.2g}"
-        raise Infeasible(name, condition, "a larger delta")
-    return privacy.delta - lacking
+    return gdp.left(privacy.epsilon, privacy.delta, gaussians=gaussians, laplaces=laplaces, name=name)
 
 
 def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
@@ -127,9 +125,7 @@ def require_box(name: str, problem: Problem) -> None:
 
 def require(name: str, *conditions: tuple[str, bool, object]) -> None:
     """VerificationError, in a plan of `name`, for the first (what is expected, whether it holds, what there is)."""
-    for what, holds, got in conditions:
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {name}, got {got}.")
+    require_all(f"a plan of {name}", *conditions)
 
 
 def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
@@ -149,12 +145,6 @@ def require_cost(plan: RunPlan) -> None:
     """Raise VerificationError unless the plan costs what its rounds ask: budgets and clients see its cost."""
     expected = Cost.of(plan.problem, plan.parameters)
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
-
-
-def require_gaussian(plan: RunPlan, pairs: "Sequence[Pair]", mu: float) -> None:
-    """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
-    require_least(plan.algorithm, "mu", mu, max(pair.mu for pair in pairs))
-    require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
 
 
 def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:

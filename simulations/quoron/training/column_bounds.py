@@ -109,7 +109,7 @@ def release(
     table = _rows(source, names, counted) if names else pa.table({})
     crowd = _Crowd(estimates, table, seats[owners[counted]], len(chosen), noise)
     found: Released = {want.column: {} for want in wants}
-    entries = {each.mechanism: each for each in estimates.entries()}
+    entries = {entry.mechanism: entry for entry, _ in estimates.releases()}
     made = crowd.numbers([want for want in wants if want.may_be_number], found) if estimates.columns else []
     made += crowd.names([want for want in wants if want.may_be_text], found)
     return found, tuple(entries[f"bounds-{each}"] for each in made)

@@ -95,7 +95,7 @@ def of_final_model(
         scorer = Scorer(weights, declared.loss, encoding)
         source = SecureNoise.fresh() if noise is None else noise
         released = figures.release(held, scorer, lambda: batches(declared, items, apart), source)
-        return held.entries(), {"evaluation": released}
+        return tuple(entry for entry, _ in held.releases()), {"evaluation": released}
 
     return Evaluations(release)
 

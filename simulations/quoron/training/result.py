@@ -28,7 +28,7 @@ from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcom
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
+from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
 from quoron_server.algorithms.whitened.method import COMMON, TAILED
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem

@@ -54,6 +54,17 @@ shapes = st.builds(
 )
 
 
+def minimise(gradient, point, stages, shape, domain):
+    """The whole recursion with `gradient(md)` as estimates."""
+    for length in stages:
+        x = ag = point
+        for t in range(1, length + 1):
+            md = acsa.middle(x, ag, t, shape)
+            x, ag = acsa.step(x, ag, md, gradient(md), t, shape, domain)
+        point = ag
+    return point
+
+
 def slow_step(x, ag, gradient_at, t, shape, domain):
     """One step as printed: the prox point is the minimiser of its own quadratic, found by completing the square."""
     mu, alpha, gamma = shape.strength, 2 / (t + 1), 4 * shape.smoothness / (t * (t + 1))
@@ -117,7 +128,7 @@ def test_responses_are_those_of_the_recursion_on_a_quadratic(stages, curvature, 
     def run(first, errors):
         drawn = iter(errors)
         gradient = lambda x: curvature * x + pull * (x - first) + next(drawn)  # noqa: E731
-        return float(acsa.minimise(gradient, first, stages, shape, L2Ball(1e6))[0])
+        return float(minimise(gradient, first, stages, shape, L2Ball(1e6))[0])
 
     def responses(h):  # of this candidate, behind another one with more stages
         every = np.array([(1,) * 4, stages + (0,) * (4 - len(stages))])
@@ -144,7 +155,7 @@ def test_a_stage_ends_within_its_bound_on_random_quadratics(seed):
     gaps = []
     for _ in range(300):
         gradient = lambda x: hessian @ (x - optimum) + noise / np.sqrt(d) * rng.normal(size=d)  # noqa: E731
-        away = acsa.minimise(gradient, np.zeros(d), (steps,), shape, domain) - optimum
+        away = minimise(gradient, np.zeros(d), (steps,), shape, domain) - optimum
         gaps.append(away @ hessian @ away / 2)
     assert np.mean(gaps) <= acsa.stage_bound(
         steps, float(optimum @ optimum), noise**2, shape.strength, shape.smoothness
@@ -276,7 +287,7 @@ def test_a_failed_step_is_skipped_and_leaves_the_stage_one_step_less():
         return 0.2 * (md - target) + steps + phase.regularisation * md
 
     # All weights are 1 here, so the release is the mean of all.
-    fewer = acsa.minimise(gradient, np.zeros(3), (5,), phase.shape, PROBLEM.domain)
+    fewer = minimise(gradient, np.zeros(3), (5,), phase.shape, PROBLEM.domain)
     np.testing.assert_allclose(algorithm.model(state), fewer, atol=2e-3)
 
 

@@ -15,7 +15,6 @@ from problems import changed
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_privacy import local
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.acsa import response
@@ -42,7 +41,6 @@ PLANS = {
     "tracking": lambda: planned(estimator="tracking", rounds=6),
     "warm": lambda: planned(LINEAR, estimator="tracking", rounds=4),
     "range": lambda: planned(MANY_ITEMS, estimator="range", rounds=6),
-    "split": lambda: planned(MANY_ITEMS, estimator="range", reports="split", rounds=6),
 }
 every_plan = pytest.mark.parametrize("kind", list(PLANS))
 
@@ -116,15 +114,12 @@ def test_the_server_draws_no_noise_and_every_interaction_is_a_round(kind):
 
 
 @every_plan
-def test_a_user_sends_one_report_or_the_two_that_the_budget_is_split_for(kind):
+def test_a_user_sends_one_report(kind):
     plan = PLANS[kind]()
     _, questions = carried_out(plan, Quadratic())
     asked = np.concatenate([question.cohort for question in questions])
     _, often = np.unique(asked, return_counts=True)
-    assert often.max() == often.min() == (2 if kind == "split" else 1)
-    if kind == "split":
-        for first, second in zip(questions[::2], questions[1::2], strict=True):
-            np.testing.assert_array_equal(first.cohort, second.cohort)
+    assert often.max() == often.min() == 1
 
 
 class TestBudget:
@@ -133,7 +128,6 @@ class TestBudget:
         """The client's own noise and flips, not the plan's idea of them."""
         plan = PLANS[kind]()
         _, questions = carried_out(plan, Quadratic())
-        spent = 0.0
         for question in questions:
             task = question.task
             if isinstance(task, RangeReport):
@@ -142,13 +136,8 @@ class TestBudget:
                 continue
             scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)
             assert scale == pytest.approx(task.radius * plan.parameters.noise_scale, rel=1e-6)
-            if kind == "split":
-                whole = references.responses_delta(PRIVACY.epsilon, spent, 1, 2 * task.radius / scale)
-                assert whole < PRIVACY.delta  # exact composition
-                assert math.fsum((plan.parameters.range_epsilon, task.epsilon)) <= PRIVACY.epsilon  # as a client adds
-            else:
-                delta = local.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
-                assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
+            delta = references.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
+            assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
 
 
 BROKEN = {
@@ -167,8 +156,6 @@ BROKEN = {
     "a centre that a clip around zero looks for": ("clip", {"warm_ups": lambda p: 1, "warm_users": lambda p: 1}),
     "looks of nobody": ("warm", {"warm_users": lambda p: 0}),
     "looks that overlap steps": ("warm", {"warm_users": lambda p: p.warm_users + p.vectors}),
-    "a split range at the full budget": ("split", {"range_epsilon": lambda p: PRIVACY.epsilon}),
-    "full budgets, split users": ("range", {"reports": lambda p: "split", "scouts": lambda p: p.vectors}),
     "scouts without a range": ("clip", {"scouts": lambda p: 5}),
     "an unknown estimator": ("clip", {"estimator": lambda p: "median"}),
 }

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from privacy import first_account
 from problems import changed
-from quoron_privacy.accounts import subsampling
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS, centring, search
@@ -25,25 +25,20 @@ MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)  # users so alike that a p
 ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
-def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, estimator="tracking", **options):
-    """Of recentred-sgd; of mean-sgd with any other estimator."""
-    if estimator == "tracking":
-        return RECENTRED.plan(problem, privacy, RECENTRED.options(**options), "calibrated", seed)
-    return MEAN.plan(problem, privacy, MEAN.options(estimator=estimator, **options), "calibrated", seed)
+def planned(problem=PROBLEM, privacy=PRIVACY, info=RECENTRED, **options):
+    return info.plan(problem, privacy, info.options(**options), "calibrated", 7)
 
 
 def made(plan):
     return ALGORITHMS[plan.algorithm].make(plan)
 
 
-def of(estimator, sampling="uniform"):
-    """A short plan of each estimator."""
-    problem = MANY_ITEMS if estimator == "range" else PROBLEM
-    rate = 1.0 if estimator == "range" else 0.25
-    return planned(problem, estimator=estimator, rounds=4, rate=rate, sampling=sampling)
-
-
-ESTIMATORS = ("clip", "tracking", "range")
+# A short plan of each way to find centres and to draw cohorts.
+SHORT = {
+    "ranges": lambda: planned(MANY_ITEMS, info=MEAN, rounds=4, rate=1.0),
+    "the last release": lambda: planned(rounds=4, rate=0.25, sampling="uniform"),
+    "the last release, by coins": lambda: planned(rounds=4, rate=0.25, sampling="coins"),
+}
 
 
 def slow_ball(row, radius):
@@ -62,7 +57,7 @@ def slow_run(plan, engine, source):
             coins = p.sampling != "without-replacement"
             cohort = stream.poisson_subset(n, p.cohort_size / n) if coins else stream.subset(n, p.cohort_size)
         rows = 0.2 * (x - engine.centres[list(cohort)])
-        if p.estimator == "range":
+        if p.crude is not None:
             signs = np.where(SeededNoise(plan.seed).stream("public signs", t).bernoulli(0.5, d), 1.0, -1.0)
             centre = p.crude.release(rows, np.ones(len(rows), bool), signs, source.stream("range", t))
         mean = sum(slow_ball(row - centre, radius) for row in rows) / p.cohort_size
@@ -71,7 +66,7 @@ def slow_run(plan, engine, source):
         before, x = x, plan.problem.domain.project(x - p.step_size * estimate)
         if t >= p.rounds - p.suffix:
             total = total + x
-        if p.estimator == "tracking":
+        if p.crude is None:
             error = p.spread**2 + p.spread**2 / p.cohort_size + d * (radius * p.noise_scale) ** 2
             reach = math.sqrt(chi2.ppf(0.98, d) / d)
             radius = min(p.first_radius, reach * math.sqrt(error) + p.smoothness * np.linalg.norm(x - before))
@@ -89,63 +84,50 @@ def fast_run(plan, engine, source):
     return algorithm.model(state), radii
 
 
-@pytest.mark.parametrize(
-    ("estimator", "sampling"), [*((each, "uniform") for each in ESTIMATORS), ("clip", "coins"), ("tracking", "coins")]
-)
-def test_a_run_is_what_the_lines_of_the_algorithm_say(estimator, sampling):
-    plan, engine = of(estimator, sampling), Quadratic()
+@pytest.mark.parametrize("short", SHORT.values(), ids=SHORT)
+def test_a_run_is_what_the_lines_of_the_algorithm_say(short):
+    plan, engine = short(), Quadratic()
     model, _ = fast_run(plan, engine, SeededNoise(3))
     np.testing.assert_allclose(model, slow_run(plan, engine, SeededNoise(3)), atol=1e-6)
 
 
 class TestAccounting:
-    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    @pytest.mark.parametrize(("info", "options"), [(MEAN, {}), (RECENTRED, {"sampling": "uniform"})])
     @pytest.mark.parametrize("rate", [1.0, 0.25])
-    def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, estimator, rate):
-        plan = planned(
-            replace(MANY_ITEMS, users=20_000),
-            Privacy(2.0, 1e-5),
-            estimator=estimator,
-            rate=rate,
-            rounds=9,
-            sampling="uniform",
-        )
+    def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, info, options, rate):
+        problem = replace(MANY_ITEMS, users=20_000)
+        plan = planned(problem, Privacy(2.0, 1e-5), info, rate=rate, rounds=9, **options)
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
-        choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
+        choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if info is MEAN else 0.0
         delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
         known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
-        spent = subsampling.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
+        spent = first_account.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
 
     @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
     def test_with_coins_it_is_that_of_users_there_against_absent(self, adjacency):
         wanted = Privacy(2.0, 1e-5, adjacency=adjacency)
-        plan = planned(replace(PROBLEM, users=20_000), wanted, estimator="clip", rate=0.05, rounds=9)
+        plan = planned(replace(PROBLEM, users=20_000), wanted, rate=0.05, rounds=9, sampling="coins")
         p = plan.parameters
         ALGORITHMS[plan.algorithm].verify(plan)
         assert plan.guarantee.adjacency == adjacency
         assert p.noise.sensitivity == pytest.approx(1 / p.cohort_size, rel=1e-6)
         delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
-        spent = subsampling.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
+        spent = first_account.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
         assert 0.998 * 2.0 <= spent <= 2.0
 
-    @pytest.mark.parametrize(
-        ("adjacency", "options"),
-        [
-            ("zero-out", {"sampling": "uniform"}),
-            ("replace-one", {"sampling": "coins", "estimator": "range"}),
-        ],
-    )
-    def test_what_nothing_is_proved_of_is_refused(self, adjacency, options):
+    def test_what_nothing_is_proved_of_is_refused(self):
+        absent = Privacy(8.0, 1e-3, adjacency="zero-out")
         with pytest.raises(ConfigError, match="nothing else is proved"):
-            planned(PROBLEM, Privacy(8.0, 1e-3, adjacency=adjacency), **options)
+            planned(PROBLEM, absent, sampling="uniform")
+        with pytest.raises(Infeasible, match="nothing is proved of a private range under zero-out"):
+            planned(PROBLEM, absent, MEAN)
 
     def test_an_independent_ceiling_by_renyi_divergences_is_above(self):
         p = planned(
             replace(PROBLEM, users=20_000),
             Privacy(2.0, 1e-5),
-            estimator="clip",
             rate=0.1,
             rounds=16,
             sampling="uniform",
@@ -167,7 +149,6 @@ BROKEN = {
     },
     "four times the rounds": {"rounds": lambda p: 4 * p.rounds},
     "a range that is not charged": {
-        "estimator": lambda p: "range",
         "range_epsilon": lambda p: 1.0,
         "bins": lambda p: 8,
         "half_width": lambda p: 1.0,
@@ -175,7 +156,6 @@ BROKEN = {
     "cohorts for another adjacency": {"sampling": lambda p: "poisson"},
     "disjoint cohorts": {"sampling": lambda p: "disjoint"},
     "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},
-    "an unknown estimator": {"estimator": lambda p: "median"},
     "an infinite radius": {"first_radius": lambda p: math.inf},
 }
 
@@ -205,17 +185,10 @@ def test_variances_of_many_candidates_are_those_of_each_step_by_step(wanted, ste
     problem = changed(PROBLEM, curvature=curvature)
     rounds, samplings, units = (np.array(column) for column in zip(*wanted, strict=True))
     suffixes = np.stack([rounds, np.maximum(1, rounds // 3)], axis=1)
-    found = centring.sgd_variances(
-        problem,
-        smoothness=0.3,
-        rounds=rounds,
-        steps=np.tile(steps, (len(wanted), 1)),
-        suffixes=suffixes,
-        samplings=samplings,
-        units=units,
-        spread=0.2,
-        first=0.7,
-    )
+    found, grid = np.zeros((len(wanted), len(steps), 2)), np.tile(steps, (len(wanted), 1))
+    bends = float(problem.beliefs.isotropic or 0.0), problem.distance, problem.start, 0.3
+    facts = *bends, 0.2, centring.margin(problem.dimension), 0.7
+    centring.loops.sgd_variances(facts, rounds, grid, suffixes, samplings, problem.dimension * units**2, found)
     for w, (total, sampling, unit) in enumerate(wanted):
         for k, step in enumerate(steps):
             each = variances_step_by_step(problem, 0.3, total, step, sampling, unit, 0.2, 0.7)

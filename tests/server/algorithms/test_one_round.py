@@ -9,7 +9,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_round.method import Solved
+from quoron_server.algorithms.one_round import Solved
 from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["one-round-least-squares"]

@@ -15,8 +15,7 @@ from quoron_privacy.means.private_range import crude_mean_users, range_epsilon
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import public_signs
-from quoron_server.algorithms.winsorised.method import WinsorisedERM
-from quoron_server.algorithms.winsorised.plan import box
+from quoron_server.algorithms.winsorised import WinsorisedERM, box
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["winsorised-erm"]

@@ -6,8 +6,8 @@
     x_{t+1} = Proj(x_t - η_t ĝ_t);   a_{t+1} = x_{t+1}/γ_t + (1 - 1/γ_t) a_t;              model a_T
 
 With the last ĝ as the centre some smaller interactions may come before: they find it at x_0, and make no step. Every
-user answers one question of the run (with `reports = "split"` two, at parts of the budget), so the report is that
-user's whole part in it. All randomness of the server is public: it comes from the plan's seed, and never from `noise`.
+user answers one question of the run, so the report is that user's whole part in it. All randomness of the server is
+public: it comes from the plan's seed, and never from `noise`.
 
 Source: Bassily & Sun (2023), Algorithm 5, with the step from x_t and the projection that the printed line leaves out.
 Statement and proof: docs/privacy/local-model.md.
@@ -15,7 +15,6 @@ Statement and proof: docs/privacy/local-model.md.
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -25,18 +24,17 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question,
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.means.rotation import padded
-from quoron_privacy.noise.streams import NoiseSource, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
-from quoron_server.algorithms.local_reports import RangeReports, VectorReports
+from quoron_server.algorithms.local_reports import RangeReports, VectorReports, public_coordinates
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 
 Estimator = Literal["clip", "tracking", "range"]
-Reports = Literal["disjoint", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,9 @@ class LocalModelParameters(Parameters):
 
     estimator: Estimator
     reason: str  # why this estimator
-    reports: Reports
     steps: int  # T
     scouts: int  # users of a step who send range reports; 0 without
-    vectors: int  # n_0: users of a step who send vector reports; the same users when split
+    vectors: int  # n_0: users of a step who send vector reports
     inverse_step: float  # β
     first_radius: float  # C_0, and C_t of all steps unless tracking
     noise_scale: float  # σ: a report's noise per coordinate for a radius of 1, as clients compute it
@@ -77,7 +74,7 @@ class LocalModelParameters(Parameters):
     @property
     def users_a_step(self) -> int:
         """Users with a slot in a step."""
-        return self.vectors + (self.scouts if self.reports == "disjoint" else 0)
+        return self.scouts + self.vectors
 
     @property
     def range_reports(self) -> RangeReports:
@@ -95,9 +92,8 @@ class LocalModelParameters(Parameters):
         gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
         sent, sought, seen = self.vector_reports, self.range_reports, CountLeakage(math.inf)
-        made, split = RoundRelease(sent, sent.entry(), scaled=True), self.reports == "split"
-        step = Rounds(1, self.vectors, report, (made,), fresh=not split, leaks=seen)
-        before = replace(step, count=self.warm_ups, cohort=self.warm_users, fresh=True)
+        step = Rounds(1, self.vectors, report, (RoundRelease(sent, sent.entry(), scaled=True),), leaks=seen)
+        before = replace(step, count=self.warm_ups, cohort=self.warm_users)
         if self.interactions == 1:
             return before, replace(step, count=self.steps)
         bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
@@ -105,10 +101,9 @@ class LocalModelParameters(Parameters):
         return (before, *(look, step) * self.steps)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Each user sends one report of each kind, and who sends a report reveals nothing."""
+        """Each user sends one report, and who sends a report reveals nothing."""
         del problem
-        reports = Kind.ONE_REPORT if self.reports == "disjoint" else Kind.TWO_REPORTS
-        return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
+        return Assumption(Kind.ONE_REPORT), Assumption(Kind.CARELESS_PARTICIPATION)
 
     def step(self, round_: int) -> int:
         """t of an interaction; 0 of those before."""
@@ -125,8 +120,7 @@ class LocalModelParameters(Parameters):
         start = self.warm_ups * self.warm_users + self.step(round_) * self.users_a_step
         if self.seeks(round_):
             return start, self.scouts
-        behind = self.scouts if self.reports == "disjoint" else 0
-        return start + behind, self.vectors
+        return start + self.scouts, self.vectors
 
     def largest(self, radius: float, dimension: int, users: int) -> float:
         """Return how far from the centre honest vector reports are, but with chance 10⁻⁶ in the run."""
@@ -220,18 +214,10 @@ class LocalModel(OfPlan[LocalModelParameters]):
 
     def _coordinates(self, state: LocalModelState) -> NDArray[np.int64]:
         p = self.parameters
-        return _assigned(self.plan.seed, p.step(state.round), p.cohort(state.round)[1], len(state.point))
+        return public_coordinates(self.plan.seed, p.step(state.round), p.cohort(state.round)[1], len(state.point))
 
 
 def _middle(state: LocalModelState, p: LocalModelParameters) -> Vector:
     """y_t; the step of an interaction that is not there any more is that of the last one."""
     share = 2 / (p.step(min(state.round, p.rounds - 1)) + 2)
     return share * state.point + (1 - share) * state.aggregate
-
-
-@lru_cache(maxsize=2)
-def _assigned(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
-    """Return which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
-    assigned = local.assign_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
-    assigned.setflags(write=False)
-    return assigned

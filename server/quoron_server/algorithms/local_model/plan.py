@@ -3,7 +3,7 @@
 On a quadratic of one curvature the steps, those of `acsa` without strong convexity and with Ls = β, are linear. So the
 error of the model is a sum of responses: to the start point and to the error of every gradient estimate. Where the
 curvature is unknown the proved bound ranks plans instead (local-model#r6). Predictions never set noise: a plan proves
-that every report is (ε, δ)-private, or two at parts of it.
+that every report is (ε, δ)-private.
 
 Source: docs/privacy/local-model.md#r5.
 """
@@ -11,7 +11,6 @@ Source: docs/privacy/local-model.md#r5.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -21,7 +20,7 @@ from quoron_privacy import local
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Vector
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, search
@@ -36,7 +35,7 @@ from quoron_server.algorithms.info import (
     statistical_floor,
     trivial_risk,
 )
-from quoron_server.algorithms.local_model.method import Estimator, LocalModel, LocalModelParameters, Reports
+from quoron_server.algorithms.local_model.method import Estimator, LocalModel, LocalModelParameters
 from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
@@ -54,7 +53,6 @@ STEPS_TRIED = tuple(round_grid(256))
 FAILURE = 1e-3  # chance that a range estimate misses in any step
 MOST_BINS = 1 << 8  # of a range report, one bit each
 WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
-SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
 STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
 
@@ -76,7 +74,6 @@ class LocalModelOptions:
 
     rounds: int | None = None  # interactions: one a step, two with estimator "range"
     estimator: Literal["auto", "clip", "tracking", "range"] = "auto"
-    reports: Reports = "disjoint"  # of estimator "range": different users for range and vector, or split budgets
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
 
@@ -94,7 +91,6 @@ def verify(plan: RunPlan) -> None:
     search.require(
         NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
-        ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
         ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
         ("interactions that look for a centre where it is the last mean", _warm(p), (p.warm_ups, p.warm_users)),
         ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
@@ -105,7 +101,6 @@ def verify(plan: RunPlan) -> None:
         ),
         ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
         ("2 to 65536 bins of a finite width", not ranged or binned, (p.bins, p.half_width)),
-        ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
         ("a first radius in (1e-90, 1e90)", 1e-90 < p.first_radius < 1e90, p.first_radius),
@@ -124,22 +119,16 @@ def _warm(p: LocalModelParameters) -> bool:
 
 
 def _within(p: LocalModelParameters, epsilon: float) -> bool:
-    """Each message's own ε is positive, and those of one user add up to at most `epsilon`."""
-    if p.estimator != "range":
-        return p.range_epsilon == 0 and 0 < p.vector_epsilon <= epsilon
-    both = p.vector_epsilon + p.range_epsilon if p.reports == "split" else max(p.vector_epsilon, p.range_epsilon)
-    return min(p.vector_epsilon, p.range_epsilon) > 0 and both <= epsilon
+    """Each message's own ε, of which a user sends one, is positive and at most `epsilon`."""
+    ranged = 0 < p.range_epsilon <= epsilon if p.estimator == "range" else p.range_epsilon == 0
+    return ranged and 0 < p.vector_epsilon <= epsilon
 
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
     """Return δ at `epsilon` of everything that one user sends; a range report is purely private."""
     vector = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
-    if p.estimator == "range":
-        report = Pair.response(p.range_epsilon)
-        if p.reports == "split":
-            return vector.and_(report).delta(epsilon, p.vector_delta)
-        return max(vector.delta(epsilon, p.vector_delta), report.delta(epsilon))
-    return vector.delta(epsilon, p.vector_delta)
+    report = Pair.response(p.range_epsilon).delta(epsilon) if p.estimator == "range" else 0.0
+    return max(vector.delta(epsilon, p.vector_delta), report)
 
 
 def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
@@ -150,11 +139,9 @@ def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
 
 def _check(inputs: Inputs) -> None:
     options = inputs.options
-    search.require_choice(options, estimator=("auto", *ESTIMATORS), reports=("disjoint", "split"))
+    search.require_choice(options, estimator=("auto", *ESTIMATORS))
     search.require_options(options, "smoothing", "clip_norm", least=1e-80, most=1e80)
     search.require_rough(inputs.problem, options.smoothing)
-    if options.reports == "split" and options.estimator != "range":
-        raise ConfigError(f"Expected estimator 'range' with reports='split', got estimator={options.estimator!r}.")
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[_Drafted]]:
@@ -205,7 +192,7 @@ def _reports(
     inputs: Inputs, estimator: Estimator, steps: int, warm_ups: int = 0, warm_users: int = 0
 ) -> LocalModelParameters | None:
     """Return what a step's users send, before the size of the steps is chosen; None where there are too few of them."""
-    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
+    problem, privacy = inputs.problem, inputs.privacy
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = inputs.clip_norm
 
@@ -213,7 +200,6 @@ def _reports(
         scouts: int,
         vectors: int,
         radius: float,
-        epsilon: float,
         range_epsilon: float = 0.0,
         bins: int = 0,
         half_width: float = 0.0,
@@ -221,14 +207,13 @@ def _reports(
         return LocalModelParameters(
             estimator=estimator,
             reason="",
-            reports=options.reports if estimator == "range" else "disjoint",
             steps=steps,
             scouts=scouts,
             vectors=vectors,
             inverse_step=0.0,
             first_radius=radius,
-            noise_scale=vector_scale(epsilon, privacy.delta, d),
-            vector_epsilon=epsilon,
+            noise_scale=vector_scale(privacy.epsilon, privacy.delta, d),
+            vector_epsilon=privacy.epsilon,
             vector_delta=privacy.delta,
             range_epsilon=range_epsilon,
             bins=bins,
@@ -244,23 +229,15 @@ def _reports(
     if users < 1:
         return None
     if estimator != "range":
-        return sent(0, users, first, privacy.epsilon)
+        return sent(0, users, first)
     layout = _layout(problem, first, FAILURE / steps)
     if layout is None:
         return None
     bins, half_width, radius = layout
-    needed = partial(local.crude_mean_users, dimension=d, bins=bins, failure=FAILURE / steps)
-    if options.reports == "disjoint":
-        scouts = needed(epsilon=privacy.epsilon)
-        if scouts >= users:
-            return None
-        return sent(scouts, users - scouts, radius, privacy.epsilon, privacy.epsilon, bins, half_width)
-    for share in SPLITS:  # the least share leaves the least noise
-        own = share * privacy.epsilon
-        if needed(epsilon=own) <= users:
-            rest = (privacy.epsilon - own) * (1 - 1e-12)  # plain sums, which a client can check for itself
-            return sent(users, users, radius, rest, own, bins, half_width)
-    return None
+    scouts = local.crude_mean_users(dimension=d, bins=bins, failure=FAILURE / steps, epsilon=privacy.epsilon)
+    if scouts >= users:
+        return None
+    return sent(scouts, users - scouts, radius, privacy.epsilon, bins, half_width)
 
 
 def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float, float] | None:
@@ -292,17 +269,8 @@ def _stepped(problem: Problem, options: LocalModelOptions, sent: LocalModelParam
             beta = smoothness * (1 + 1e-3) + factor * root
             variances = np.full(steps, sampling + noise * first**2)
             if sent.estimator == "tracking":
-                variances = centring.agd_variances(
-                    path=_path(problem, steps, beta),
-                    distance=problem.radius,
-                    smoothness=smoothness,
-                    inverse_step=beta,
-                    sampling=sampling,
-                    noise=noise,
-                    spread=problem.user_deviation,
-                    margin=margin,
-                    first=first,
-                )
+                path, facts = _path(problem, steps, beta), (problem.radius, smoothness, beta, sampling, noise)
+                centring.loops.agd_variances(path, *facts, problem.user_deviation, margin, first, variances)
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
             risk += 0.5 * parameter * problem.lipschitz**2
             drafted = sent, parameter, float(beta)

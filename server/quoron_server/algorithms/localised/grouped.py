@@ -1,13 +1,13 @@
 """Phased SGD over items, with noise for all items of a user: group privacy without a factor from group privacy.
 
-    phase s uses k_s places of every user (layout "spread") or all m places of n_s users ("disjoint")
+    phase s uses k_s places of every user
         for t = 1..T_s:  x ← Proj(x - (η_s/b_s) Σ_{the next b_s places that have an item} ∇f(x; z))
         x_s = Proj(average of the last iterates + N(0, σ_s² I))
 
 All steps of a phase that hold an item of one user together move every later iterate by at most Δ_s = 2Lη_s k_s/b_s. So
-a run is √(Σ (Δ_s/σ_s)²)-GDP when spread, max_s Δ_s/σ_s when disjoint. Spread, a user pays for the root of Σ k_s² and
-not for m = Σ k_s: √3 less noise with many halving phases, √S with S equal ones. Places are public, items beyond m are
-never used, gradients are never clipped, absences do not look at the iterates.
+a run is √(Σ (Δ_s/σ_s)²)-GDP: a user pays for the root of Σ k_s² and not for m = Σ k_s, √3 less noise with many halving
+phases, √S with S equal ones. Places are public, items beyond m are never used, gradients are never clipped, absences do
+not look at the iterates.
 
 Source: Feldman, Koren & Talwar (2020), Algorithm 2, over items. Statement and proof: docs/privacy/group-privacy.md.
 """
@@ -15,7 +15,6 @@ Source: Feldman, Koren & Talwar (2020), Algorithm 2, over items. Statement and p
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -48,7 +47,6 @@ _ROUNDING = 1 + 1e-6  # of sums and iterates, far above T·B·2⁻⁵³, as in p
 class GroupedOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
-    layout: Literal["spread", "disjoint"] = "spread"
     rounds: int | None = None  # exactly; a multiple of `questions`
     phases: int | None = None
     questions: int = 1  # to each user in a phase; more make cohorts larger and their items fewer
@@ -70,12 +68,9 @@ class _Laid:
 
 def _check(inputs: Inputs) -> None:
     """Raise Infeasible for losses that are not convex and smooth."""
-    problem, options = inputs.problem, inputs.options
-    search.require_smooth(NAME, problem)
-    if problem.smoothness is None:
+    search.require_smooth(NAME, inputs.problem)
+    if inputs.problem.smoothness is None:
         raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
-    if options.layout not in ("spread", "disjoint"):
-        raise Infeasible(NAME, f"layout={options.layout!r} is unknown", "layout spread or disjoint")
 
 
 def _missing(inputs: Inputs) -> Infeasible:
@@ -85,7 +80,7 @@ def _missing(inputs: Inputs) -> Infeasible:
 
 
 def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
-    problem, layout, laid = inputs.problem, inputs.options.layout, found.of
+    problem, laid = inputs.problem, found.of
     drifts = [_shift(problem, share) for share in laid.shares]
     phases = tuple(
         Phase(share.rounds, step, suffix, step * drift, step * laid.scale)
@@ -94,7 +89,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
     mus = tuple(
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
     )
-    return Chosen(GroupedParameters(layout, phases, laid.shares, mus, _total(layout, mus)), found.risk)
+    return Chosen(GroupedParameters(phases, laid.shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
 
 
 def item_shift(lipschitz: float, places: int, batch: float) -> float:
@@ -104,11 +99,6 @@ def item_shift(lipschitz: float, places: int, batch: float) -> float:
 
 def _shift(problem: Problem, share: Share) -> float:
     return item_shift(problem.lipschitz, share.places, share.cohort_size * share.asked_for) * _ROUNDING
-
-
-def _total(layout: str, mus: tuple[float, ...]) -> float:
-    """Return μ of a run: by composition where phases share users, else that of the least private phase."""
-    return _together(layout, mus) * (1 + 2.0**-50 if layout == "spread" else 1)
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
@@ -123,10 +113,8 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
             continue
         fixed = [options.step_size] if options.step_size else None
         steps = np.array([fixed or step_grid(items, total) for total, _ in fitting])
-        noise = _noise(problem, inputs.privacy, len(shape.shares) if options.layout == "spread" else 1)
-        scales = [
-            _together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting
-        ]
+        noise = _noise(problem, inputs.privacy, len(shape.shares))
+        scales = [math.hypot(*(_shift(problem, share) for share in shares)) * noise for _, shares in fitting]
         phases = [
             _phase(problem, each, steps / shape.shrink**index, suffixes, np.array(scales))
             for index, each in enumerate(zip(*(shares for _, shares in fitting), strict=True))
@@ -160,13 +148,8 @@ def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: V
     )
 
 
-def _together(layout: str, drifts: Sequence[float]) -> float:
-    """Δ/η of one user's releases together: of all phases where they share users, else of one."""
-    return math.hypot(*drifts) if layout == "spread" else max(drifts)
-
-
 def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
-    """σ_s/η_s, per unit of Δ/η, at which the releases that one user is in cost the promise together."""
+    """σ_s/η_s, per unit of Δ/η, at which all releases cost the promise together."""
     left = search.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9)) * (1 - 1e-9)
     # the grid of each release costs a little of its own: leave that aside for all of them
@@ -177,19 +160,16 @@ def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
 
 
 def _shares(problem: Problem, options: GroupedOptions, shape: Shape, total: int) -> tuple[Share, ...] | None:
-    """Whole numbers for a shape's phases: of places when spread, of users when disjoint; None where they do not fit."""
-    n, m, q = problem.users, problem.items_per_user, options.questions
-    spread = options.layout == "spread"
+    """Whole numbers of places for a shape's phases; None where they do not fit."""
+    users, q = problem.users, options.questions
     made, first = [], 0
     if options.rounds and total % q:
         return None
-    for size, cohorts in zip(_parts(shape, m if spread else n), _parts(shape, total // q), strict=True):
-        users, places = (n, size) if spread else (size, m)
-        places -= places % q
+    for size, cohorts in zip(_parts(shape, problem.items_per_user), _parts(shape, total // q), strict=True):
+        places = size - size % q
         if min(size, cohorts, places) < 1 or users < cohorts:
             return None
-        at = (0, first) if spread else (first, 0)
-        made.append(Share(at[0], users, at[1], places, q, cohorts, users // cohorts))
+        made.append(Share(first, places, q, cohorts, users // cohorts))
         first += size
     return tuple(made)
 
@@ -205,7 +185,7 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(GroupedParameters)
     problem = plan.problem
     search.require_smooth(NAME, problem)
-    if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
+    if not len(p.phases) == len(p.shares) == len(p.mus) >= 1:
         raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
     _check_places(problem, p)
     for phase, share in zip(p.phases, p.shares, strict=True):
@@ -222,11 +202,11 @@ def verify(plan: RunPlan) -> None:
 
 
 def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-    """Of the releases that a user is in: all of them, or one; the noise of these has to be exact."""
+    """Of all releases: a user is in every one of them."""
     del adjacency
     mus = recounted_mus(p, problem)
-    mu, releases = (sensitivity_recount.together(*mus), len(mus)) if p.layout == "spread" else (max(mus), 1)
-    return (Pair.gaussian(mu, total_variation(gaussians=releases * problem.dimension)),)
+    lack = total_variation(gaussians=len(mus) * problem.dimension)
+    return (Pair.gaussian(sensitivity_recount.together(*mus), lack),)
 
 
 def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:
@@ -240,18 +220,16 @@ def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:
 
 
 def _check_places(problem: Problem, p: GroupedParameters) -> None:
-    """Every place is in one phase at most: phases differ in their places when spread, in their users when disjoint."""
-    user = place = 0
+    """Every place is in one phase at most."""
+    place = 0
     for share in p.shares:
         whole = min(share.places, share.questions, share.cohorts, share.cohort_size) >= 1
-        if not whole or share.places % share.questions or share.cohorts * share.cohort_size > share.users:
+        if not whole or share.places % share.questions or share.cohorts * share.cohort_size > problem.users:
             raise VerificationError(f"Expected whole questions to whole cohorts in every phase, got {share}.")
-        apart = share.first_place >= place if p.layout == "spread" else share.first_user >= user
-        user, place = share.first_user + share.users, share.first_place + share.places
-        if not apart or user > problem.users or place > problem.items_per_user:
+        apart, place = share.first_place >= place, share.first_place + share.places
+        if not apart or place > problem.items_per_user:
             raise VerificationError(
-                f"Expected phases on different places of {problem.users} users with {problem.items_per_user} places "
-                f"each, got {share}."
+                f"Expected phases on different places of users with {problem.items_per_user} places each, got {share}."
             )
 
 
@@ -263,7 +241,7 @@ def make(plan: RunPlan) -> LocalisedSGD:
         share, number = p.share_of(round_)
         visit, cohort = divmod(number, share.cohorts)
         order = partition(seed=plan.seed, users=plan.problem.users)
-        first = share.first_user + cohort * share.cohort_size
+        first = cohort * share.cohort_size
         places = share.first_place + visit * share.asked_for + np.arange(share.asked_for, dtype=np.int64)
         rows = np.tile(places, (share.cohort_size, 1))
         task = PlacedGradient(point[None, :], rows, float(share.asked_for), None, share.asked_for)
@@ -274,7 +252,7 @@ def make(plan: RunPlan) -> LocalisedSGD:
 
 INFO = AlgorithmInfo(
     name=NAME,
-    summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
+    summary="Phased SGD over items; each phase uses other places of all users",
     origin=theirs(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),

@@ -205,10 +205,8 @@ class PlainMean(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Whose places a phase uses: slots `first_user` on, places `first_place` on, each in one of `questions` visits."""
+    """Which places of all users a phase uses: `first_place` on, each in one of `questions` visits."""
 
-    first_user: int
-    users: int
     first_place: int
     places: int  # k: of each user, a multiple of `questions`
     questions: int  # to each user, about places / questions of its places each
@@ -230,7 +228,6 @@ class Share:
 class GroupedParameters(ContractingPhases):
     """Public numbers of one run on the items of users."""
 
-    layout: str  # "spread": a phase uses some places of all users; "disjoint": all places of some users
     phases: tuple[Phase, ...]
     shares: tuple[Share, ...]  # of each phase
     mus: tuple[float, ...]  # GDP parameter of each phase's release
@@ -255,8 +252,7 @@ class GroupedParameters(ContractingPhases):
             places, point = np.arange(share.asked_for, dtype=np.int64)[None, :], np.zeros((1, problem.dimension))
             task = PlacedGradient(point, places, float(share.asked_for), None, share.asked_for)
             made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
-            fresh = self.layout != "spread"
-            yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=fresh)
+            yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=False)
 
 
 class PlainMeans(Rule):

@@ -1,6 +1,6 @@
 """Noisy SGD whose gradient estimate is a private mean, clipped around a centre: one loop for two algorithms.
 
-    c_t       mean-sgd: a private range of this round's rotated gradients; or 0, where C_t = L needs none
+    c_t       mean-sgd: a private range of this round's rotated gradients
               recentred-sgd: the last release g_{t-1}
     g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
     x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
@@ -15,7 +15,6 @@ docs/privacy/mean-sgd.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -34,21 +33,17 @@ from quoron_server.parameters import Assumption, Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
-Estimator = Literal["clip", "tracking", "range"]
-
 
 @dataclass(frozen=True, slots=True)
 class MeanSGDParameters(Parameters):
     """Public numbers of one run."""
 
-    estimator: Estimator
-    reason: str  # why this estimator
     sampling: Sampling  # how cohorts are drawn
     cohort_size: int  # B
     rounds: int  # T
     step_size: float  # η
     suffix: int  # iterates averaged
-    first_radius: float  # C_0, and C_t of all rounds unless tracking
+    first_radius: float  # C_0, and with ranges C_t of all rounds
     noise_scale: float  # σ: noise per coordinate of g_t for a radius of 1
     spread: float  # s, of users' averages around their mean
     sampling_variance: float  # of a cohort's mean
@@ -155,7 +150,7 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         iterate = project(state.iterate - p.step_size * gradient)
         running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
         after = MeanSGDState(t + 1, iterate, state.centre, radius, running)
-        if p.estimator == "tracking":
+        if crude is None:
             after = replace(after, centre=gradient, radius=self._recentred(state, iterate))
         diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Update(after, entries, {"radius": radius}, diagnostics)

@@ -1,17 +1,15 @@
 """Plans of `mean-sgd` and `recentred-sgd`: centre, cohort, rounds, step by predicted risk; noise by exact accounting.
 
-A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
-`wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. A central limit ranks candidates and sets no
-noise.
+A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them are on uniform
+cohorts or, without a range, on cohorts by coins. A central limit ranks candidates and sets no noise.
 
 Source: docs/privacy/mean-sgd.md#ms1.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -35,13 +33,13 @@ from quoron_server.algorithms.info import (
     Promises,
     statistical_floor,
 )
-from quoron_server.algorithms.mean.method import Estimator, MeanSGD, MeanSGDParameters
+from quoron_server.algorithms.mean.method import MeanSGD, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.noisy.method import Sampling
 from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
-from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, least_of, round_grid
+from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -49,7 +47,6 @@ from quoron_server.problem import Problem
 NAME, RECENTRED = "mean-sgd", "recentred-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
 COINS = "docs/privacy/mean-sgd.md#ms3"
-ESTIMATORS: Mapping[str, tuple[Estimator, ...]] = MappingProxyType({NAME: ("range", "clip"), RECENTRED: ("tracking",)})
 SMALLEST_ROUNDS, LARGEST_ROUNDS = 4, 1024
 LATE = (0.5, 0.25)  # shares of the iterates that may be averaged where the curvature is unknown, beside all
 WORST_SIGNAL = 0.3002  # max over a of a(1 - a/√(1 + a²)): what an error of 1 in a linear loss's gradient leaves at most
@@ -59,7 +56,7 @@ FAILURE = 1e-3  # chance that a private range misses in any round
 
 
 @dataclass(frozen=True, slots=True)
-class RecentredSGDOptions:
+class MeanSGDOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
@@ -67,24 +64,19 @@ class RecentredSGDOptions:
     step_size: float | None = None
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
-    sampling: Literal["auto", "coins", "uniform"] = "auto"  # how cohorts are drawn; coins need less noise
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDOptions(RecentredSGDOptions):
-    """The same, and the centre: a private range, or 0 and no crude mean, which is Algorithm 1 for a radius of L."""
+class RecentredSGDOptions(MeanSGDOptions):
+    """The same, and how cohorts are drawn: coins need less noise, and nothing is proved of ranges with them."""
 
-    estimator: Literal["auto", "range", "clip"] = "range"
-
-
-Options = MeanSGDOptions | RecentredSGDOptions
+    sampling: Literal["auto", "coins", "uniform"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     """What is chosen of a run."""
 
-    estimator: Estimator
     sampling: Sampling
     rate: float
     smoothing: float
@@ -92,16 +84,13 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs(PlanInputs[Options]):
+class _Inputs(PlanInputs[MeanSGDOptions]):
     """What a plan is made from."""
 
     @property
-    def wanted(self) -> tuple[Estimator, ...]:
-        """Estimators to choose among."""
-        options = self.options
-        if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
-            return (options.estimator,)
-        return ESTIMATORS[self.name]
+    def ranged(self) -> bool:
+        """Whether centres are private ranges."""
+        return self.name == NAME
 
     def cohort(self, rate: float) -> int:
         """Return users asked in a round."""
@@ -111,27 +100,18 @@ class _Inputs(PlanInputs[Options]):
 def verify(plan: RunPlan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
-    users = plan.problem.users
+    users, ranged = plan.problem.users, plan.algorithm == NAME
     rough, promise = plan.problem.smoothness is None, plan.guarantee
     drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
-        ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
-        (f"estimator {' or '.join(ESTIMATORS[name])}", p.estimator in ESTIMATORS[name], p.estimator),
+        ("no range of cohorts by coins", not (p.poisson_sampling and ranged), p.sampling),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
-        (
-            "a range exactly when the estimator is range",
-            (p.estimator == "range") == (p.range_epsilon > 0),
-            p.estimator,
-        ),
+        (f"a range exactly in {NAME}", ranged == (p.range_epsilon > 0), p.range_epsilon),
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
-        (
-            "a finite smoothness when tracking",
-            p.estimator != "tracking" or 0 <= p.smoothness < math.inf,
-            p.smoothness,
-        ),
+        ("a finite smoothness", 0 <= p.smoothness < math.inf, p.smoothness),
         (
             "smoothing only of a loss whose slope jumps",
             p.smoothing == 0 or (rough and p.smoothing > 0),
@@ -168,39 +148,33 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
 
 
 def _check(inputs: _Inputs) -> None:
-    problem, options, adjacency = inputs.problem, inputs.options, inputs.privacy.adjacency
-    search.require_choice(options, sampling=("auto", "coins", "uniform"))
-    if isinstance(options, MeanSGDOptions):
-        search.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
-    zero_out, ranges = adjacency == "zero-out", inputs.wanted == ("range",)
-    if zero_out and ranges:
-        needs = "privacy.adjacency=replace-one, or algorithm.options.estimator=clip"
-        raise Infeasible(NAME, "nothing is proved of a private range under zero-out", needs)
-    for wrong, why in (
-        (zero_out and options.sampling == "uniform", "privacy.adjacency=replace-one with cohorts of a fixed size"),
-        (options.sampling == "coins" and ranges, "sampling=uniform with a private range"),
-    ):
-        if wrong:
-            raise ConfigError(f"Expected {why}, got {options} under {adjacency}: nothing else is proved.")
+    problem, options, zero_out = inputs.problem, inputs.options, inputs.privacy.adjacency == "zero-out"
+    if zero_out and inputs.ranged:
+        raise Infeasible(NAME, "nothing is proved of a private range under zero-out", "privacy.adjacency=replace-one")
+    if isinstance(options, RecentredSGDOptions):
+        search.require_choice(options, sampling=("auto", "coins", "uniform"))
+        if zero_out and options.sampling == "uniform":
+            raise ConfigError(
+                f"Expected privacy.adjacency=replace-one with cohorts of a fixed size, got {options} under zero-out: "
+                "nothing else is proved."
+            )
     search.require_options(options, "smoothing", "clip_norm", "step_size")
     search.require_rough(problem, options.smoothing)
     require_cohorts(inputs.name, problem, 1)
 
 
-def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[str, list[_Run]]]]:
-    """Of the estimator of least risk the fewest answers among about the best; where that draws, everybody's, too."""
-    found = {estimator: _tried(inputs, estimator) for estimator in inputs.wanted}
-    firsts = {estimator: best(tried) for estimator, tried in found.items()}
-    if (least := least_of(firsts)) is None or (first := firsts[least[0]]) is None:
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
+    """The fewest answers among about the best; where that draws, everybody's, too."""
+    found = _tried(inputs)
+    if (first := best(found)) is None:
         return
-    everybody = best(each for each in found[least[0]] if each.of.rate == 1)
+    everybody = best(candidate for candidate in found if candidate.of.rate == 1)
     others = [] if everybody is None or everybody is first else [everybody.of]
-    yield Candidate(first.risk, first.price, (least[1], [first.of, *others]))
+    yield Candidate(first.risk, first.price, [first.of, *others])
 
 
-def _chosen(inputs: _Inputs, found: Candidate[tuple[str, list[_Run]]]) -> Chosen:
-    reason, runs = found.of
-    drawn, *everybody = (_calibrated(inputs, run, reason) for run in runs)
+def _chosen(inputs: _Inputs, found: Candidate[list[_Run]]) -> Chosen:
+    drawn, *everybody = (_calibrated(inputs, run) for run in found.of)
     for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
         assert drawn.risk is not None
         assert other.risk is not None
@@ -216,8 +190,8 @@ def _missing(inputs: _Inputs) -> Infeasible:
     return Infeasible.too_few(NAME, condition, users + 1, also=", or recentred-sgd")
 
 
-def _tried(inputs: _Inputs, estimator: Estimator) -> list[Candidate[_Run]]:
-    """Return all cohorts and rounds of an estimator, their noise by a central limit."""
+def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
+    """Return all cohorts and rounds, their noise by a central limit."""
     problem, options = inputs.problem, inputs.options
     total = gdp.mu_for(inputs.privacy.epsilon, inputs.privacy.delta)
     # Of a linear loss a single step may be the best: its gradient is the same everywhere.
@@ -231,43 +205,42 @@ def _tried(inputs: _Inputs, estimator: Estimator) -> list[Candidate[_Run]]:
     ]
     return [
         candidate
-        for sampling in _samplings(inputs.privacy, options, estimator)
+        for sampling in _samplings(inputs.privacy, options)
         for candidate in _predicted(
-            inputs, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
+            inputs, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
         )
     ]
 
 
-def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tuple[Sampling, ...]:
+def _samplings(privacy: Privacy, options: MeanSGDOptions) -> tuple[Sampling, ...]:
     """Ways of drawing cohorts that something is proved of, and that are asked for."""
+    if not isinstance(options, RecentredSGDOptions):
+        return ("without-replacement",)
     if privacy.adjacency == "zero-out":
-        return () if estimator == "range" else ("poisson",)
+        return ("poisson",)
     offered: dict[str, tuple[Sampling, ...]] = {"uniform": ("without-replacement",), "coins": ("poisson-replaced",)}
-    if estimator == "range":
-        return offered["uniform"] if options.sampling != "coins" else ()
     # where everybody is asked both are the same, and the first is taken
     return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
 def _predicted(
-    inputs: _Inputs, estimator: Estimator, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
+    inputs: _Inputs, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[_Run]]:
     """Return the best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     problem, feasible = inputs.problem, []
     for rate, rounds, mu in wanted:
-        if estimator != "range":
+        if not inputs.ranged:
             feasible.append((rate, rounds, inputs.clip_norm, mu))
         elif (found := _range(inputs, inputs.cohort(rate), rounds, mu)) is not None:
             feasible.append((rate, rounds, *found[1:]))
     if not feasible:
         return []
-    tried = smoothings(problem, inputs.options.smoothing, problem.distance, none=estimator != "tracking")
-    return [run for smoothing in tried for run in _best_steps(inputs, estimator, sampling, feasible, smoothing)]
+    tried = smoothings(problem, inputs.options.smoothing, problem.distance, none=inputs.ranged)
+    return [run for smoothing in tried for run in _best_steps(inputs, sampling, feasible, smoothing)]
 
 
 def _best_steps(
     inputs: _Inputs,
-    estimator: Estimator,
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
@@ -282,30 +255,25 @@ def _best_steps(
 
     def tracked(steps: Vector, suffixes: Integers) -> Vector:
         """Early rounds are noisier, but decay in the average: those that enter it decide."""
-        return centring.sgd_variances(
-            seen,
-            smoothness=seen.beta or 0.0,
-            rounds=np.array(rounds),
-            steps=steps,
-            suffixes=suffixes,
-            samplings=samplings,
-            units=units,
-            spread=problem.user_deviation,
-            first=first,
-        )
+        means, curvature = np.zeros((*steps.shape, suffixes.shape[1])), float(seen.beliefs.isotropic or 0.0)
+        bends = curvature, seen.distance, seen.start, seen.beta or 0.0
+        facts = *bends, problem.user_deviation, centring.margin(problem.dimension), first
+        noises = problem.dimension * units**2
+        centring.loops.sgd_variances(facts, np.array(rounds), steps, suffixes, samplings, noises, means)
+        return means
 
-    variances = tracked if estimator == "tracking" else samplings + problem.dimension * (units * firsts) ** 2
+    variances = samplings + problem.dimension * (units * firsts) ** 2 if inputs.ranged else tracked
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
     if seen.beta == 0:  # the steps see the users at hand, whose mean gradient is so far from the population's
         extra += WORST_SIGNAL * problem.distance * problem.user_deviation / math.sqrt(problem.users)
     # The bound for unknown curvature is about all iterates, or about late ones from anywhere: worth it where early
     # releases are far noisier.
-    late = seen.beliefs.isotropic is None and estimator == "tracking"
+    late = seen.beliefs.isotropic is None and not inputs.ranged
     tried = _linear_steps(seen, rounds, samplings, units, firsts) if seen.beta == 0 else None
     shares = (1.0, *LATE) if late else None
     found = best_phases(seen, rounds, variances, step_size=inputs.options.step_size, steps=tried, shares=shares)
     return [
-        Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, sampling, rate, parameter, phase))
+        Candidate(risk + extra, (rate * phase.rounds,), _Run(sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
 
@@ -350,27 +318,25 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(inputs: _Inputs, run: _Run, reason: str) -> Chosen:
+def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
     draws = DRAWS[run.sampling]
     mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
-    final = _predicted(fixed, run.estimator, run.sampling, [(run.rate, rounds, mu)])
+    final = _predicted(fixed, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
         raise _missing(inputs)
     phase = chosen.of.phase
     first, left, epsilon, bins, half_width = inputs.clip_norm, mu, 0.0, 0, 0.0
-    if run.estimator == "range" and (found := _range(inputs, cohort, rounds, mu)) is not None:
+    if inputs.ranged and (found := _range(inputs, cohort, rounds, mu)) is not None:
         crude, first, left = found
         epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort, draws.moved), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
     numbers = MeanSGDParameters(
-        estimator=run.estimator,
-        reason=reason,
         sampling=run.sampling,
         cohort_size=cohort,
         rounds=rounds,
@@ -421,6 +387,7 @@ MEAN = replace(
     origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
     promises=replace(
         RECENTRED_INFO.promises,
+        adjacency=("replace-one",),
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),
     options=MeanSGDOptions,

@@ -241,11 +241,6 @@ def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
 
 
-def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
-    """σ that makes a release of this sensitivity μ-GDP as computed, grid rounding included."""
-    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
-
-
 @dataclass(frozen=True, slots=True)
 class SGDOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
@@ -349,8 +344,9 @@ def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[f
     left = search.left_of_delta(inputs.name, privacy, gaussians=samples)
     mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, left)
     [exact] = _predicted(inputs, draws, [(cohort / problem.users, phase.rounds, mu)])
-    scale = scale_for(mean_sensitivity(inputs.clip_norm, cohort, draws.moved), problem, mu)
-    chosen = _chosen(inputs, sampling, exact.risk, exact.of[1], cohort, scale, mu)
+    moved = mean_sensitivity(inputs.clip_norm, cohort, draws.moved)
+    noise = GaussianNoise.for_mu(sensitivity=moved, mu=mu * (1 - 1e-9), dimension=problem.dimension)
+    chosen = _chosen(inputs, sampling, exact.risk, exact.of[1], cohort, noise.scale, mu)
     return replace(chosen, theorem=f"{SUBSAMPLING}#{sampling}", adjacency=draws.adjacency)
 
 

@@ -26,13 +26,13 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
-from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.local_reports import RangeReports, VectorReports, vector_scale
+from quoron_server.algorithms.local_reports import RangeReports, VectorReports, public_coordinates, vector_scale
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
@@ -522,14 +522,7 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
 
     def _groups(self, step: int) -> NDArray[np.int64]:
         """Return Algorithm 3, line 2: which rotated coordinate each user of a step reports."""
-        return _groups(self.plan.seed, step, self.parameters.users_a_step, self.plan.problem.dimension)
-
-
-@lru_cache(maxsize=2)
-def _groups(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
-    groups = local.assign_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
-    groups.setflags(write=False)
-    return groups
+        return public_coordinates(self.plan.seed, step, self.parameters.users_a_step, self.plan.problem.dimension)
 
 
 LOCAL = Printed(

@@ -31,7 +31,7 @@ from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.printed.lowy_iterates import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan

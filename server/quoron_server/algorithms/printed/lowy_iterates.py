@@ -9,7 +9,8 @@
 
 Every printed number stands below with its line; what is ours instead, and why, is docs/papers/lowy.md. The privacy that
 our accountant finds is that of outlier-mean#o5 with the random inclusion of #o2 (docs/privacy/outlier-mean.md): C is
-even, and the printed ramp ends at B = 2C/3, below the core that the printed threshold leaves.
+even, and the printed ramp ends at B = 2C/3, below the core that the printed threshold leaves. Algorithm 3 has phases
+of the same sizes (`lowy_erm`).
 """
 
 import math
@@ -29,7 +30,6 @@ from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Privacy
@@ -37,6 +37,38 @@ from quoron_server.problem import Problem
 
 NAME = "outlier-iterates"
 THEOREM = "docs/privacy/outlier-iterates.md#oi1"
+
+
+def phases_of(users: int) -> int:
+    """l = ⌊log₂ n⌋."""
+    return users.bit_length() - 1
+
+
+def phase_users(users: int, shrink: float, phase: int) -> int:
+    """n_i = (1 − 2⁻ᵠ) n / 2^{iq} of phase i, from 1, rounded down; `shrink` is q."""
+    return math.floor(phase_share(shrink, phase) * users)
+
+
+def phase_share(shrink: float, phase: int) -> float:
+    """n_i / n."""
+    return float((1 - 0.5**shrink) * 0.5 ** (phase * shrink))
+
+
+def diameter(problem: Problem) -> float:
+    """R of Assumption 1.1: ‖x − x'‖ <= R for all x, x' of the domain, which is symmetric about 0."""
+    return 2 * problem.radius
+
+
+def usual_void(problem: Problem, epsilon: float, *, smooth: bool) -> tuple[str, ...]:
+    """What the paper assumes throughout (Assumptions 1.1 and 1.2, Theorems 2.1 and 3.1) and this problem is not."""
+    found = []
+    if not problem.convex:
+        found.append("Assumption 1.1 fails: the losses are not convex.")
+    if smooth and problem.smoothness is None:
+        found.append("Assumption 1.2 fails: the losses are not smooth.")
+    if epsilon > 10:
+        found.append(f"Theorems 2.1 and 3.1 are about epsilon <= 10, and epsilon = {epsilon:g}.")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

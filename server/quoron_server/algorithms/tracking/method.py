@@ -187,11 +187,6 @@ class Progress:
     spread: float  # s
 
 
-def first_aim(dimension: int, first_radius: float) -> Aim:
-    """Before anything is known: around zero, as far as public constants allow."""
-    return Aim(np.zeros(dimension), first_radius, 0.0)
-
-
 def aim(
     known: Progress,
     metric: Metric,
@@ -568,8 +563,8 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
 
     def _aim(self, state: TrackingState) -> Aim:
         p = self.parameters
-        if state.round == PILOT:
-            return first_aim(self.plan.problem.dimension, p.first_radius)
+        if state.round == PILOT:  # before anything is known: around zero, as far as public constants allow
+            return Aim(np.zeros(self.plan.problem.dimension), p.first_radius, 0.0)
         main = self._in_main(state)
         return aim(
             Progress(state.x - state.previous, state.gradient, state.error, state.spread),

@@ -1,1 +1,0 @@
-"""One question to everybody: least squares from a private second moment."""

@@ -1,1 +1,0 @@
-"""Levy et al.: full-batch noisy gradient descent on winsorised means."""
