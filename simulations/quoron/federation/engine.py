@@ -74,7 +74,7 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
-    faults = programs.Faults.parse(slow=service.slow, dropout=prepared.config.run.dropout)
+    slow = programs.Slow.parse(service.slow)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     place = Folder(Path(mkdtemp(prefix=PASSING)))
@@ -82,7 +82,7 @@ def simulate(
         place.make(order.clients)
         place.enrol(order.clients)
         give(place, prepared.config, base)
-        programs.write(place, prepared, faults)
+        programs.write(place, prepared, slow)
         local.begin()
         local.ready(partial(runs.tell, observers))
         began = time.monotonic()
