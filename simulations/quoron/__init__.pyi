@@ -12,7 +12,7 @@ from .training.rows import train_rows as train_rows
 from .api.simulating import simulate as simulate
 from .api.simulating import compare as compare
 from .api.simulating import plan as plan
-from .api.resuming import resume as resume
+from .api.simulating import resume as resume
 from .api.simulating import algorithms as algorithms
 from .paths import read_table as read_table
 from .data.columns import Columns as Columns

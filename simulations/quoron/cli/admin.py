@@ -1,15 +1,4 @@
-"""`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation.
-
-A copy of the database while it is used, and a database restored from one.
-
-`quoron admin health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC.
-
-`quoron admin silo`: what a silo's state says of its users, to the silo only, and how a user leaves.
-
-`quoron admin tokens`: who may call a coordinator's control plane, as what, and for how long.
-
-`quoron admin users`: who takes part in a federation, leaves, or replaces whom; how members were drawn.
-"""
+"""`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation."""
 
 import json
 from dataclasses import asdict

@@ -23,7 +23,6 @@ from quoron.cli.common import (
     RARE,
     Json,
     Settings,
-    Source,
     bytes_of,
     keyed,
     number,
@@ -49,6 +48,7 @@ from quoron.cli.connection import (
     reached,
     run,
 )
+from quoron.cli.tables import Source
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
