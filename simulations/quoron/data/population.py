@@ -25,8 +25,8 @@ from quoron.data.users import (
     ALL_HONEST,
     Beside,
     Corruption,
+    Declared,
     Outliers,
-    PublicKnowledge,
     Purpose,
     TabularUsers,
     Users,
@@ -172,14 +172,11 @@ class DatasetPopulation(FileUsers):
             tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
             owners.append(place[own[chosen]])
         return population_of(
+            self,
             pa.concat_tables(tables),
             np.concatenate(owners),
             np.isin(sampled, self.numbers, assume_unique=True),
             encoding=self.encoding,
-            loss=self.loss,
-            domain=self.domain,
-            items_per_user=self.items_per_user,
-            knowledge=self.knowledge,
             outliers=self.outliers if all_of_them else ALL_HONEST,
             seed=self.seed,
         )
@@ -206,13 +203,10 @@ def from_dataset(
     rows = Rows.of(index, alike(encoding)).resolved()
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
+    sizes: dict[str, Any] = {"users": len(chosen), "items_per_user": items_per_user}
+    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(encoding, items_per_user))
     return DatasetPopulation(
-        users=len(chosen),
-        items_per_user=1 if items_per_user is None else items_per_user,
-        dimension=rows.encoding.dimension * loss.outputs,
-        loss=loss,
-        domain=domain,
-        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
+        **declared.public(),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,

@@ -39,8 +39,8 @@ from quoron.data.users import (
     ALL_HONEST,
     Beside,
     Corruption,
+    Declared,
     Outliers,
-    PublicKnowledge,
     Purpose,
     TabularUsers,
     Users,
@@ -692,38 +692,26 @@ def from_table(
     encoding = alike(encoding).resolved(table)
     users, owners = group(table, user)
     training = trained(users, test_fraction, seed)
-    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions)
-    return population_of(
-        table,
-        owners,
-        training,
-        encoding=encoding,
-        loss=loss,
-        domain=domain,
-        items_per_user=1 if items_per_user is None else items_per_user,
-        knowledge=knowledge,
-        outliers=outliers,
-        seed=seed,
-    )
+    sizes: dict[str, Any] = {"users": int(training.sum()), "items_per_user": items_per_user}
+    declared = Declared.of_rows(encoding, loss, domain, **sizes, assumptions=assumptions)
+    return population_of(declared, table, owners, training, encoding=encoding, outliers=outliers, seed=seed)
 
 
 def population_of(
+    declared: Declared,
     table: pa.Table,
     owners: Owners,
     training: NDArray[np.bool_],
     *,
     encoding: Encoding,
-    loss: Loss,
-    domain: Domain,
-    items_per_user: int,
-    knowledge: PublicKnowledge,
     outliers: Outliers,
     seed: int,
 ) -> TablePopulation:
-    """Return a population of a table's rows, row i being that of user owners[i].
+    """Return a population of a table's rows, row i being that of user owners[i], with what is `declared` of it.
 
     `training` (users,) says who is trained on; the others are held out.
     """
+    loss = declared.loss
     encoded = fused.encoded(encoding, table)
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     kept = np.bincount(owners[encoded.kept], minlength=users)
@@ -733,15 +721,10 @@ def population_of(
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))
     return TablePopulation(
-        users=len(chosen),
-        dimension=encoding.dimension * loss.outputs,
+        **declared.public() | {"users": len(chosen)},
         training=bounded(asked, loss) if loss.narrow else asked,
         held_out=everyone.between(len(chosen), users),
         encoding=encoding,
-        items_per_user=items_per_user,
-        loss=loss,
-        domain=domain,
-        knowledge=knowledge,
         usual=usual,
         fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole, left_out),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),

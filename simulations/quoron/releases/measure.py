@@ -19,7 +19,7 @@ import numpy as np
 from quoron.arguments import DELTA, entry_point
 from quoron.data.rows import Rows
 from quoron.data.user_rows import most_rows
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
@@ -90,8 +90,7 @@ def evaluate(
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     held = HeldOut.calibrate(users=slots, classes=len(classes), cap=items_per_user, **promised)
     figures.require_telling(held, epsilon)
-    dimension, known = encoding.dimension * found.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
-    declared = Declared(slots, items_per_user, dimension, found.loss, L2Ball(1.0), known)
+    declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=items_per_user)
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
     scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)
 

@@ -28,7 +28,7 @@ from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
 from quoron.data import index
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Plan, Prepared, privacy_of
@@ -667,10 +667,8 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     loss = loss_of(config)
     encoding = encoding_of(config.population, loss)
     encoding.check_meant(config.population.user)
-    known = PublicKnowledge(intercept=encoding.intercept)
-    domain = make_domain(config.domain, config.loss.feature_norm)
-    items = config.population.items_per_user or 1
-    return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
+    domain, items = make_domain(config.domain, config.loss.feature_norm), config.population.items_per_user
+    return problem_of(config, Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)), encoding
 
 
 def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Plan:

@@ -25,7 +25,7 @@ from quoron.data.declared_types import check_types, typed, types_of
 from quoron.data.rows import ahead
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import KeyedRandomness, ShardedEngine
@@ -227,9 +227,9 @@ def hold(
     warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known, users = PublicKnowledge(intercept=encoding.intercept), slots(config, found)
+        users = slots(config, found)
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-        return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
+        return Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
