@@ -29,11 +29,11 @@ from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Model, Threshold
-from quoron.reports.data_quality import DataQualityReport
 from quoron.run_folder import RunFolder
 from quoron.training import arrays
 from quoron.training import run as training
 from quoron.training.arrays import InputError, Label, RandomState
+from quoron.training.data_quality import DataQualityReport
 from quoron.training.result import DoubtfulModel
 from quoron_privacy.errors import RunError
 from quoron_server.parameters import Assumption, Kind

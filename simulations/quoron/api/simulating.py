@@ -25,7 +25,7 @@ from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED
@@ -154,11 +154,8 @@ def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
     if is_wanted(config, simulated=True):
         asked, users = estimated.undeclared(config, Path.cwd(), frame)
 
-        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
-            try:
-                return estimated.narrowest_plan(config, asked, problem.users)
-            except QuoronError as error:
-                return error
+        def plan(config: Config, problem: Problem) -> RunPlan:
+            return estimated.narrowest_plan(config, asked, problem.users)
 
         problem = estimated.narrowest_problem(config, asked, users)
         found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)

@@ -131,17 +131,13 @@ def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | Non
 def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: float) -> str:
     """The status SERVING; RunError, with the reason, if it is another or nobody answers within `timeout` seconds."""
     import grpc
-    from grpc_health.v1 import health_pb2
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     channel = grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure)
     with channel:
         try:
-            ask = channel.unary_unary(
-                "/grpc.health.v1.Health/Check",
-                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-                response_deserializer=health_pb2.HealthCheckResponse.FromString,
-            )
-            reply = ask(health_pb2.HealthCheckRequest(), timeout=timeout)
+            service: Any = health_pb2_grpc.HealthStub(channel)
+            reply = service.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
         except grpc.RpcError as error:
             code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
             raise RunError(f"Expected a coordinator that serves at {address}, got {code}. Is it running?") from None

@@ -18,11 +18,11 @@ from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.plans import Prepared
-from quoron.reports.data_quality import DataQualityReport, read, unseen
 from quoron.results import Printed, Run, restored
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import data_quality as look
+from quoron.training import data_quality as checks
 from quoron.training import lifetime
+from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
 from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
@@ -204,7 +204,7 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    shares = look.label_shares(held.encoding, plan.guarantee.data_quality, seen)
+    shares = checks.label_shares(held.encoding, plan.guarantee.data_quality, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
     intervals, why_not = intervals_of(model, plan, events)
@@ -233,7 +233,7 @@ def _summary(
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.data_quality, told.population
     known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
-    quality = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
+    quality = None if looked is None or seen is None else checks.read(looked, seen, scene.held.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
     found = *_no_better(last), *overtaken
@@ -272,7 +272,7 @@ def _summary(
             *bounds.capped(events),
             *_of_columns(events),
         ),
-        unseen=unseen(quality, scene.unlooked),
+        unseen=checks.unseen(quality, scene.unlooked),
         choice=prepared.planned.choice,
         data_quality=quality,
         estimates=() if scene.estimates is None else scene.estimates.lines(),
