@@ -10,8 +10,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.client import give_receipt
-from quoron.cli.common import Csv, dialect, seconds_of
+from quoron.cli.common import Csv, JsonLines, dialect, give_receipt, seconds_of
 from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, connects, reached
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -30,7 +29,6 @@ else:  # when a command is called
     stored = OnFirstUse("quoron_server.service.tokens")
 
 
-JsonLines = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 _MAGIC = b"SQLite format 3\0"
 
 

@@ -1,18 +1,20 @@
 """What commands share: options, how their texts are read, the display, and what prints results."""
 
+import json
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 
 from quoron.toml_text import pairs
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of docs/config-reference.md, such as budget.rounds=9."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
 def of_program(name: str) -> Any:
@@ -143,3 +146,14 @@ def say(found: Any, words: str = "", *, as_json: bool) -> None:
     from quoron_server.serial import dumps
 
     print(dumps(found) if as_json else words, flush=True)
+
+
+def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
+    """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
+    if where is not None:
+        from quoron.run_folder import write
+        from quoron_client.durable import PRIVATE
+
+        again = "All is done: say the same again with another place."
+        write(where, f"{json.dumps(told, indent=1)}\n".encode(), advice=again, mode=PRIVATE)
+    print(printable(words))

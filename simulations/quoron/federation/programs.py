@@ -92,14 +92,14 @@ class Slow:
     seconds: float = 0.0
 
     @classmethod
-    def parse(cls, text: str | None) -> Self:
+    def parse(cls, slow: str | None) -> Self:
         """Read the text of the command line: SHARE%:SECONDSs, without a share of all clients; None: nobody is slow."""
-        if text is None:
+        if slow is None:
             return cls()
-        found = _SLOW.fullmatch(text.strip())
+        found = _SLOW.fullmatch(slow.strip())
         share = 2.0 if found is None else float(found[1] or 100) / 100
         if found is None or share > 1:
-            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {text!r}.")
+            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {slow!r}.")
         return cls(share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0))
 
     def delay(self, client: int, clients: int) -> float:

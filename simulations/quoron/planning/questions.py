@@ -88,11 +88,11 @@ def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = cho
     def good(found: Candidate) -> RunPlan | None:
         return found.plan if found.risk is not None and found.risk <= risk else None
 
-    here = candidate(config, problem)
-    if here.plan is not None and here.risk is None:
+    here = (first := candidate(config, problem)).plan
+    if here is not None and first.risk is None:
         raise ConfigError(
-            f"Expected a method whose risk is predicted, got {here.plan.algorithm}, for which nothing is with this "
-            "loss. Take another loss, or name another algorithm."
+            f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
+            "Take another loss, or name another algorithm."
         )
 
     def at_users(users: float) -> RunPlan | None:
