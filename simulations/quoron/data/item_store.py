@@ -14,17 +14,11 @@ the system's cache if the disk allows. That file has no name: it is gone with th
 about four bytes a feature of every row. What is read back is compared with what was written, by checksums that stay
 in memory.
 
-Items on their way into chunks, where they will stay.
-
 Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the placed rows is settled by the
 index and the order alone, before any value is read. A row that is left out makes its run shorter.
 
-Memory and disk of a store of items: arrays that begin at a page, and a file without a name.
-
-    scratch = Scratch()
-    scratch.write([features, labels], at=0)
-
-Both are such that disks write and read them without the system's cache: nothing else is pushed out of memory.
+Arrays begin at a page, so that disks write and read them without the system's cache: nothing else is pushed out of
+memory.
 """
 
 import errno

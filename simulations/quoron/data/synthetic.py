@@ -1,8 +1,15 @@
 """Made-up populations: users by number of a declared law, and a risk that is known exactly.
 
-Excess risk over a synthetic population, accurate in relative terms down to rounding.
+    >>> from quoron_client.protocol.domains import L2Ball
+    >>> crowd = Synthetic(family="logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0),
+    ...                   seed=1, signal_norm=3.0)
+    >>> crowd.items(np.array([9_999_999, 3])).features.shape
+    (100, 10)
+    >>> crowd.excess_risk(crowd.optimum)
+    0.0
 
-Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
+Users are made when asked for: ten million of them take no memory. Excess risks are accurate in relative terms down to
+rounding. Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
 
     F(x) - F(x*) = <grad F(x*), x - x*> + E[ D(x, x*) ] + ridge/2 |x - x*|^2,
 
@@ -14,17 +21,7 @@ is rotation invariant: x* = c theta* with one number c found by quadrature (c = 
 E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
 Beta(1, d/2 - 1). No items are needed.
 
-Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
-
-    >>> from quoron_client.protocol.domains import L2Ball
-    >>> crowd = Synthetic(family="logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0),
-    ...                   seed=1, signal_norm=3.0)
-    >>> crowd.items(np.array([9_999_999, 3])).features.shape
-    (100, 10)
-    >>> crowd.excess_risk(crowd.optimum)
-    0.0
-
-Users are i.i.d. unless `heterogeneity` says otherwise. Exact optima and risks are `Risk`s. With a signal theta*
+Users are i.i.d. unless `heterogeneity` says otherwise. With a signal theta*
 of norm `signal_norm` in a direction drawn from the seed, user u has theta_u = theta* + heterogeneity v_u, v_u uniform
 on the unit sphere. Of the quadratic family the signal is the optimum x*, orthogonal to the steep direction, and theta*
 = flat x*.
@@ -36,7 +33,7 @@ The item laws are one compiled loop that writes any users' items from their stre
     linear         z = theta_u + rho a, with a uniform on the unit sphere; no label (zero)
     quadratic      the same
 
-theta_u = theta* + h v_u, with v_u uniform on the unit sphere: bounded, so that no label or norm ever needs clipping.
+theta_u is bounded, so that no label or norm ever needs clipping.
 Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count. As in
 `users` only additions, products, quotients and square roots are used, so every machine makes the same bits.
 """

@@ -12,15 +12,9 @@
 Features are scaled by public ranges and vocabularies, and every row to the loss's feature norm at most, so that what
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 
-Some users of a table in memory, and nothing of the others: what a worker is given.
-
-The training objective of a table: the mean over users of each user's average loss, and its non-private minimiser.
-
+The training objective, its minimiser, `Fit` and all figures are functions of private data: for reports of simulations.
 As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
 items.
-
-`Fit` has what a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
-It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
 """
 
 import math

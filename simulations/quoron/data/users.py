@@ -3,11 +3,8 @@
 Everything a plan may use is public: `users`, `dimension`, `items_per_user`, the loss with its bounds, and `knowledge`.
 `optimum`, `excess_risk`, `test_metrics` and `corruption` are functions of private data, for simulation reports only.
 
-Which users are outliers, and of which kind: keyed by (seed, user), so it does not depend on who else is asked.
-
-Their random streams are counter-based: the value at (seed, purpose, user, position) is a pure function of those four.
-
-Nothing is stored and nothing is drawn in sequence, so a user's data does not depend on who else is asked, or when.
+Random streams are counter-based: the value at (seed, purpose, user, position) is a pure function of those four, so a
+user's data, and whether it is an outlier, do not depend on who else is asked, or when.
 
     >>> import numpy as np
     >>> words(seed=0, purpose=0, users=np.array([0])).tolist()

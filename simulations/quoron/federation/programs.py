@@ -1,7 +1,5 @@
 """A local federation's processes: what they do once they are there, coordinate or be clients, and what keeps them.
 
-What a run will ask is answered once before anybody is there: loops are compiled, or found, once and not by each client.
-
 write(folder, prepared, slow)     # the process that starts a simulation
 simulation = read(folder)         # the process that its coordinator and clients are copies of
 

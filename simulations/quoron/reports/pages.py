@@ -1,11 +1,7 @@
 """HTML pages of a data holder's run, of an evaluation, of statistics of a table, and of a simulation.
 
 Nothing on the page of a real run depends on private data but what it released. A simulation's page marks the figures
-that no real run could show.
-
-What reports of all runs have in common: the promise in plain words, the model, how good it is, how it was made.
-
-Nothing is drawn where there is nothing to see: a line that does not move is left out.
+that no real run could show. Nothing is drawn where there is nothing to see: a line that does not move is left out.
 
 What (ε, δ) and μ mean for one person: how well the best test can tell whether data of theirs was what it is.
 

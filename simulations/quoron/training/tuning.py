@@ -16,13 +16,9 @@ is the mean over a user's rows, so that nobody counts by how many there are.
 Nothing is written of trials. After a kill they are carried out again: noise depends on the key and on the trial alone,
 so that each comes out as it did.
 
-Settings to try on a table: planned, priced and checked before any value is looked at, and a trial of one of them.
-
 Users are split once, by a draw from the search's secret noise: those held out score every trial, and all others train
 every trial. A user is in one of both, so a trial costs the worse of what training and scoring cost
 (docs/privacy/selection.md#se3).
-
-Carrying out a search over settings of a table in its folder, and what it released: an ordinary run's files.
 """
 
 import hashlib
