@@ -2,7 +2,7 @@
 # ruff: noqa: I001
 from .api.training import train as train
 from .releases.measure import evaluate as evaluate
-from .api.tuning import tune as tune
+from .training.tuning import tune as tune
 from .model import load as load
 from .model import Model as Model
 from .releases.mean import mean as mean
