@@ -30,12 +30,12 @@ from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared
 from quoron.evaluation.scores import trained_users
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
-from quoron.simulation.wildcards import WILD, left_out, meant, roles, unread, with_columns
+from quoron.simulation.wildcards import WILD, left_out, meant, roles, source_of, unread, with_columns
 from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
@@ -145,13 +145,6 @@ def is_identifier(name: str) -> bool:
     before = stem[-1:]
     apart = before.lower() == before.upper()  # no letter, or of a script without capitals
     return end.lower() == "id" and (apart or end == "Id" or (end == "ID" and before.islower()))
-
-
-def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
-    """Return what is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
-    if frame is not None:
-        return tables.opened(frame, section.dialect)
-    return tables.opened(dataset(section.path, base) or table_file(section.path, base), section.dialect)
 
 
 def label_of(section: TableSection) -> str:

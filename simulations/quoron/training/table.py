@@ -29,13 +29,13 @@ from quoron.data.users import Declared
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import KeyedRandomness, ShardedEngine
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.run_folder import FRAME, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
-from quoron.simulation.wildcards import unread
+from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
-from quoron_client.data import fused, tables
+from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
@@ -246,7 +246,7 @@ def hold(
         return HeldRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
-        table = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
+        table = source_of(section, base, frame)
         warnings += unread(given or section, table.names)
         ask = partial(make_sure_of_items, then, begun=begun)
         encoding, gathering = gather(table, encoding, section.user, most, ask=ask)
