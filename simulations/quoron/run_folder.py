@@ -138,13 +138,7 @@ class RunFolder:
             raise ConfigError(
                 f"Expected a run folder with a config.toml, got {self.path}. Runs are listed under runs/."
             )
-        try:
-            text = stored.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"Expected the text of a configuration in {stored}, got {type(error).__name__}."
-            ) from None
-        return configs.parse(text, str(stored))
+        return configs.from_tree(configs.read(stored))
 
     def summary(self) -> dict[str, Any]:
         """Return the stored summary; RunError before the run is complete."""

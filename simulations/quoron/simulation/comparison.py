@@ -111,8 +111,6 @@ class Request:
 
         `algorithms` are by default all that promise privacy and have the constants that are asked for.
         """
-        if isinstance(algorithms, str):
-            raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
         private = tuple(name for name, info in ALGORITHMS.items() if info.trust_model != "none")
         names = private if algorithms is None else tuple(dict.fromkeys(algorithms))
         for name in names:
