@@ -104,7 +104,7 @@ class TestTheFirstRows:
         elif kind == "parquet":
             pq.write_table(people, path)
         held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
-        items = held.items()
+        items = held.items
         assert isinstance(items, ItemBatch)
         users, whose = group(people, "who")
         kept = first_rows(whose, MOST)

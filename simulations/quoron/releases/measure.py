@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from quoron.arguments import DELTA, entry_point
+from quoron.data.index import opened
 from quoron.data.rows import Rows
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared
@@ -114,7 +115,7 @@ def _read(
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
-        rows = Rows.opened(folder, user, encoding)
+        rows = Rows.of(opened(folder, user), encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         gathered = gather(tables.opened(source), encoding, user, most)[1].end()

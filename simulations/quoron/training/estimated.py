@@ -86,7 +86,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
             "Declare numeric or categorical."
         )
-    roles = (section.user, *([label_of(section)] if section.label else []))
+    roles = (section.user, *([] if section.label is None else [str(section.label.read().column)]))
     for name in roles:
         columns.check_name(name, header, roles)
     features: list[Want] = []
@@ -145,12 +145,6 @@ def is_identifier(name: str) -> bool:
     before = stem[-1:]
     apart = before.lower() == before.upper()  # no letter, or of a script without capitals
     return end.lower() == "id" and (apart or end == "Id" or (end == "ID" and before.islower()))
-
-
-def label_of(section: TableSection) -> str:
-    """Return the label's column."""
-    assert section.label is not None
-    return str(section.label.read().column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:

@@ -108,7 +108,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     among, apart = parts(held.declared.users, config.train.holdout, source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
     encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
-    items = held.items()
+    items = held.items
     if encoding is not held.encoding:
         items = data_quality.weigh(items, encoding)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
@@ -317,7 +317,7 @@ def carry_out(
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items()
+            items = held.items
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)

@@ -119,23 +119,16 @@ class HeldRows:
     """Rows of users, of which nothing is shown but how many users there are.
 
     Of a table items and marks are in memory. Of a folder of files rows are put in order within a memory that is fixed,
-    lie on disk, and are marked whenever somebody looks.
+    lie on disk, and are marked whenever they are read for a check. Under zero-out a user whose rows cannot be used has
+    no item, like an empty slot: nobody's answer is the zero vector, whatever the ridge.
     """
 
     declared: Declared
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
-    _items: "ItemBatch | Rows" = field(repr=False)
+    items: "ItemBatch | Rows" = field(repr=False)  # of all slots, or rows to be read when a run begins
     _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
-
-    def items(self) -> "ItemBatch | Rows":
-        """Return the items of all slots, or rows to be read when a run begins.
-
-        A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
-        such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
-        """
-        return self._items
 
     def looked(self) -> None:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
@@ -143,8 +136,8 @@ class HeldRows:
 
     def encoded_by(self, encoding: Encoding) -> "HeldRows":
         """Return the same rows by other rules for the same columns."""
-        own = self._items if isinstance(self._items, ItemBatch) else replace(self._items, encoding=encoding)
-        return replace(self, encoding=encoding, _items=own)
+        own = self.items if isinstance(self.items, ItemBatch) else replace(self.items, encoding=encoding)
+        return replace(self, encoding=encoding, items=own)
 
     def fitting(self, slots: Slots) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
@@ -152,8 +145,8 @@ class HeldRows:
         Under zero-out a user without a row is nobody. Only rows of these users are looked at.
         """
         most = max(1, NUMBERS // (len(declared_columns(self.encoding)) + len(declared_labels(self.encoding)) + 2))
-        if not isinstance(self._items, ItemBatch):  # in an order in which they are read fast
-            index, chosen = self._items.index, np.zeros(self.declared.users, np.bool_)
+        if not isinstance(self.items, ItemBatch):  # in an order in which they are read fast
+            index, chosen = self.items.index, np.zeros(self.declared.users, np.bool_)
             chosen[slots] = True
             slots = index.order[chosen[index.order]]
         for first in range(0, len(slots), most):
@@ -166,11 +159,11 @@ class HeldRows:
 
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         """Yield whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
-        if isinstance(self._items, ItemBatch):
+        if isinstance(self.items, ItemBatch):
             assert self._marks, "a look at rows that were looked at"
             yield self._marks[0]
             return
-        for owners, table in self._items.tables(wanted[: self._items.index.users]):
+        for owners, table in self.items.tables(wanted[: self.items.index.users]):
             rows = np.flatnonzero(wanted[owners])
             if len(rows) < len(owners):
                 owners, table = owners[rows], table.take(pa.array(rows))
@@ -233,9 +226,10 @@ def hold(
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
+        from quoron.data.index import opened
         from quoron.data.rows import Rows
 
-        rows = Rows.opened(source, section.user, encoding)
+        rows = Rows.of(opened(source, section.user), encoding)
         _check_people(people, rows.index.digest.encode())
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)

@@ -416,13 +416,13 @@ class TableSearch(Printed):
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
         others = {self.rows_of.key(each.config): each for each in self.candidates}
-        parts = b"".join(digest_of(self.held_rows(each).items()) for each in others.values())
+        parts = b"".join(digest_of(self.held_rows(each).items) for each in others.values())
         return hashlib.blake2b(parts, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
-        items, plan = self.held_rows(candidate).items(), candidate.planned.plan
+        items, plan = self.held_rows(candidate).items, candidate.planned.plan
         declared = replace(candidate.declared, users=self.users)
         apart = held_out(source, self.users, self.held)
         training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
