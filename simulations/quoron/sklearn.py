@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
@@ -263,8 +264,6 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _rows(self, X: Any) -> Any:
         """Return rows to predict for, as the model's table. InputError where one cannot be used."""
-        import pyarrow as pa
-
         check_is_fitted(self)
         features = self._features(X, reset=False)
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))

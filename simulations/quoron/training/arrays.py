@@ -13,17 +13,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quoron.simulation.wildcards import meant
 from quoron_client.data import columns as cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
-
-if TYPE_CHECKING:  # only callers that fit need it
-    import pyarrow as pa
 
 Vector = NDArray[np.float64]
 RandomState = int | np.random.RandomState | None
@@ -38,7 +36,7 @@ class InputError(UsageError, ValueError):
 class Label:
     """A label's column, and what the configuration says of it and of its classes' weights."""
 
-    values: "pa.Array"
+    values: pa.Array
     declared: dict[str, Any]
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -139,8 +137,6 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
 
     InputError where labels are text and classes numbers, or the other way round: none could be found.
     """
-    import pyarrow as pa
-
     kinds = {"text" if each.dtype.kind in "UST" else "numbers" for each in (labels, classes) if each.dtype.kind != "O"}
     if len(kinds) > 1:
         raise InputError(f"Expected labels of the classes' type, got {labels.dtype} and classes of {classes.dtype}.")
@@ -154,8 +150,6 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
 
 def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
     """Labels that are numbers, with their declared (low, high). InputError unless low < high, both finite."""
-    import pyarrow as pa
-
     try:
         low, high = (float(end) for end in label_range)
     except (TypeError, ValueError):
@@ -194,13 +188,11 @@ def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, 
     return {"class_weight": {str(names[each]): weight for each, weight in given.items()}} if given else {}
 
 
-def owners(groups: ArrayLike, rows: int) -> "pa.Array":
+def owners(groups: ArrayLike, rows: int) -> pa.Array:
     """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text.
 
     InputError for another number of rows.
     """
-    import pyarrow as pa
-
     names = kept_types(groups, np.asarray(groups))
     if names.shape != (rows,):
         raise InputError(f"Expected groups with the user of each of {rows} rows, got shape {names.shape}.")
@@ -220,16 +212,14 @@ def table_of(
     features: Vector,
     names: Sequence[str],
     label: Label,
-    users: "pa.Array",
+    users: pa.Array,
     bounds: Any,
     weights: Weights | None = None,
-) -> tuple["pa.Table", dict[str, Any]]:
+) -> tuple[pa.Table, dict[str, Any]]:
     """Features (N, p), label, users and weights as a table, and the section of a configuration that describes it.
 
     DataError for two columns of one name.
     """
-    import pyarrow as pa
-
     if len(set(names)) < len(names):
         repeated = next(name for name in names if list(names).count(name) > 1)
         raise DataError(f"Expected columns of different names, got {repeated!r} twice. Rename them.")

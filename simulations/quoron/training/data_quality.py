@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
+from quoron.data.rows import Rows
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
@@ -36,10 +37,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.storage.ledger import Ledger
-
-if TYPE_CHECKING:  # only a folder needs it
-    from quoron.data.rows import Rows
-
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
@@ -156,7 +153,7 @@ def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares |
     return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)
 
 
-def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
+def weigh(items: ItemBatch | Rows, encoding: Encoding) -> ItemBatch | Rows:
     """Items that all counted alike, weighed by class, or as they will be read."""
     if not isinstance(items, ItemBatch):
         return replace(items, encoding=encoding)

@@ -10,12 +10,13 @@ Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.c
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
+from quoron.data.rows import Rows
 from quoron.data.users import Declared
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
@@ -31,9 +32,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Guarantee
 from quoron_server.rounds import Evaluations
 from quoron_server.wording import ReleaseGuarantee, sentence
-
-if TYPE_CHECKING:
-    from quoron.data.rows import Rows  # only a folder needs it
 
 Vector = NDArray[np.float64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory
@@ -78,7 +76,7 @@ def measured_by(
 def of_final_model(
     prepared: Prepared[Curated],
     encoding: Encoding,
-    items: "ItemBatch | Rows",
+    items: ItemBatch | Rows,
     apart: Users,
     noise: NoiseSource | None = None,
 ) -> Evaluations | None:
@@ -100,7 +98,7 @@ def of_final_model(
     return Evaluations(release)
 
 
-def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
+def batches(declared: Declared, items: ItemBatch | Rows, users: Users) -> Iterator[ItemBatch]:
     """Yield the items of some users (k,), of some at a time."""
     if isinstance(items, ItemBatch):
         for first in range(0, len(users), AT_ONCE):

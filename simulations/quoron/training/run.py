@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.data.rows import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.scores import parts, trained_users
 from quoron.model import Model
@@ -56,7 +57,6 @@ from quoron_server.runs import end
 from quoron_server.storage.ledger import Ledger
 
 if TYPE_CHECKING:
-    from quoron.data.rows import Rows  # only a folder needs it
     from quoron.training import estimated as estimating
     from quoron.training import evaluated
     from quoron.training.column_bounds import Released
@@ -381,7 +381,7 @@ def _read_by(plan: RunPlan) -> int | None:
     return None if plan.asks_everybody else plan.seed
 
 
-def digest_of(items: "ItemBatch | Rows") -> bytes:
+def digest_of(items: ItemBatch | Rows) -> bytes:
     """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
     if not isinstance(items, ItemBatch):

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.data.declared_types import check_types, typed, types_of
-from quoron.data.rows import ahead
+from quoron.data.index import opened
+from quoron.data.rows import Rows, ahead
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared
@@ -49,7 +50,6 @@ from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs the first, and what is estimated the second
     from quoron.data.population import FileUsers
-    from quoron.data.rows import Rows
     from quoron.training.estimated import Declarations
 
 Users = NDArray[np.int64]
@@ -66,7 +66,7 @@ class CuratorEngine:
     def __init__(
         self,
         declared: Declared,
-        items: "ItemBatch | Rows",
+        items: ItemBatch | Rows,
         noise: NoiseSource,
         *,
         seed: int | None = 0,
@@ -85,7 +85,7 @@ class CuratorEngine:
         if isinstance(self._engine, ShardedEngine):
             self._engine.close()
 
-    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
+    def _holders(self, declared: Declared, items: ItemBatch | Rows, seed: int | None) -> Any:
         if isinstance(items, ItemBatch):
             return TableUsers(**declared.public(), training=items)
         asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
@@ -99,7 +99,7 @@ class CuratorEngine:
         return self._engine.ask(replace(question, cohort=asked))
 
 
-def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
+def file_users(declared: Declared, rows: Rows, asked: Users) -> "FileUsers":
     """Return the users of a folder's rows, of whom these (k,) are asked, in this order."""
     from quoron.data.population import FileUsers, LazyStore
 
@@ -127,7 +127,7 @@ class HeldRows:
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
-    items: "ItemBatch | Rows" = field(repr=False)  # of all slots, or rows to be read when a run begins
+    items: ItemBatch | Rows = field(repr=False)  # of all slots, or rows to be read when a run begins
     _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
 
     def looked(self) -> None:
@@ -226,9 +226,6 @@ def hold(
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
-        from quoron.data.index import opened
-        from quoron.data.rows import Rows
-
         rows = Rows.of(opened(source, section.user), encoding)
         _check_people(people, rows.index.digest.encode())
         types = types_of(source, rows.index.files.schema)
