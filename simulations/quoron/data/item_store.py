@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.data.rows import Rows, RowSpan
+from quoron.data.users import Users
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Block, encode
@@ -355,8 +356,6 @@ STEP = 1024  # rows: on disk chunks begin at a multiple, so that disks read and 
 BLOCK = 8192  # rows that a thread makes items at a time, about
 MEMORY = "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
-
-Users = NDArray[np.int64]
 
 
 def memory() -> int:

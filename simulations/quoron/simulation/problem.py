@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
-from quoron.data.users import Declared, Known
+from quoron.data.users import Declared, Known, Vector
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME
@@ -42,7 +41,6 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 
-Vector = NDArray[np.float64]
 LABEL = "label"  # of made-up users, as a column
 REMEMBERED = 1 << 26  # numbers of made-up items that are kept: 256 MB
 NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one

@@ -17,10 +17,10 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.data.rows import Rows
+from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
@@ -38,8 +38,6 @@ from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.storage.ledger import Ledger
 
-Vector = NDArray[np.float64]
-Users = NDArray[np.int64]
 OFF = "train.data_quality = 0 says so"
 
 

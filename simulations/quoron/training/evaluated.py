@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron.config import Config
 from quoron.data.rows import Rows
-from quoron.data.users import Declared
+from quoron.data.users import Declared, Users, Vector
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
-from quoron.evaluation.scores import Scorer, Users, trained_users
+from quoron.evaluation.scores import Scorer, trained_users
 from quoron.planning.plans import Plan, Prepared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
@@ -33,7 +30,6 @@ from quoron_server.plan import Guarantee
 from quoron_server.rounds import Evaluations
 from quoron_server.wording import ReleaseGuarantee, sentence
 
-Vector = NDArray[np.float64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory
 
 

@@ -26,7 +26,7 @@ from quoron.data.index import opened
 from quoron.data.rows import Rows, ahead
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
-from quoron.data.users import Declared
+from quoron.data.users import Declared, Users
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import KeyedRandomness, ShardedEngine
@@ -51,8 +51,6 @@ from quoron_server.plan import check_delta
 if TYPE_CHECKING:  # only a folder needs the first, and what is estimated the second
     from quoron.data.population import FileUsers
     from quoron.training.estimated import Declarations
-
-Users = NDArray[np.int64]
 
 
 class CuratorEngine:
@@ -106,7 +104,6 @@ def file_users(declared: Declared, rows: Rows, asked: Users) -> "FileUsers":
     return FileUsers(**declared.public(), store=LazyStore(rows, None, asked, declared.loss))
 
 
-Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
     "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
@@ -139,7 +136,7 @@ class HeldRows:
         own = self.items if isinstance(self.items, ItemBatch) else replace(self.items, encoding=encoding)
         return replace(self, encoding=encoding, items=own)
 
-    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+    def fitting(self, slots: Users) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
 
         Under zero-out a user without a row is nobody. Only rows of these users are looked at.

@@ -33,12 +33,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
-from quoron.data.users import Declared
+from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_out, held_users, means, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Choice
@@ -85,7 +84,6 @@ from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.wording import sentence
 
 WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
