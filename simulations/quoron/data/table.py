@@ -154,22 +154,6 @@ def regression(scores: Vector, labels: Vector) -> dict[str, float]:
     return {"rmse": float(np.sqrt(np.mean((scores - labels) ** 2)))}
 
 
-def constant(labels: Vector, *, two_classes: bool) -> float:
-    """Return the one score that answers labels (N,) best: their log odds, or their mean."""
-    if not len(labels):
-        return 0.0
-    if not two_classes:
-        return float(np.mean(labels))
-    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
-    return float(np.log(share / (1 - share)))
-
-
-def class_odds(labels: Vector, classes: int) -> Vector:
-    """Return the scores (K,) that answer class numbers (N,) best: log shares."""
-    shares = np.bincount(labels.astype(np.int64), minlength=classes) / max(1, len(labels))
-    return np.log(np.clip(shares, 1e-9, 1.0))
-
-
 def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
     """Chance that a positive outscores a negative, ties counting half (Mann-Whitney)."""
     ones, zeros = np.sort(scores[positive]), np.sort(scores[~positive])
@@ -764,7 +748,13 @@ def alike(encoding: Encoding) -> Encoding:
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:
-    """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
+    """Return the score that answers labels (N,) best whatever the row: log odds, a mean, or log shares (K,)."""
     if loss.outputs > 1:
-        return class_odds(labels, loss.outputs)
-    return constant(labels, two_classes=isinstance(loss, Classification))
+        shares = np.bincount(labels.astype(np.int64), minlength=loss.outputs) / max(1, len(labels))
+        return np.log(np.clip(shares, 1e-9, 1.0))
+    if not len(labels):
+        return 0.0
+    if not isinstance(loss, Classification):
+        return float(np.mean(labels))
+    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
+    return float(np.log(share / (1 - share)))

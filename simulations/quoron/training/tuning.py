@@ -497,7 +497,12 @@ def prepare(
         )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
-    request = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1)
+    if (key := next((key for key in vary or () if key.startswith(FIXED)), None)) is not None:
+        raise ConfigError(
+            f"Expected settings of a method or of columns to vary, got {key}: a search has one guarantee, to the "
+            "same users for the same label. Leave it out."
+        )
+    request = Request.of(config, algorithms=names, vary=vary, seeds=1)
     cells = request.cells()
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
@@ -551,16 +556,6 @@ def _planned(
     if not found:
         raise errors[0]
     return found, refused
-
-
-def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[Any]]:
-    for key in vary or {}:
-        if key.startswith(FIXED):
-            raise ConfigError(
-                f"Expected settings of a method or of columns to vary, got {key}: a search has one guarantee, to the "
-                "same users for the same label. Leave it out."
-            )
-    return vary or {}
 
 
 class _Rows:
