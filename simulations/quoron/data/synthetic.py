@@ -489,15 +489,12 @@ class Synthetic:
     @cached_property
     def loss(self) -> Loss:
         """The family's loss; its bounds hold for every item without clipping."""
-        if self.family == "logistic":
-            return make_loss("logistic", feature_norm=self.feature_norm, ridge=self.ridge)
-        if self.family == "linear":
-            return make_loss("linear", feature_norm=self.feature_norm, ridge=self.ridge)
+        own: dict[str, float] = {}
         if self.family == "quadratic":
             own = {"steep": self.steep, "flat": self.flat}
-            return make_loss("quadratic", feature_norm=self.feature_norm, ridge=self.ridge, **own)
-        bound = self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise
-        return make_loss("least_squares", feature_norm=self.feature_norm, label_bound=bound, ridge=self.ridge)
+        elif self.family == "least_squares":
+            own = {"label_bound": self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise}
+        return make_loss(self.family, feature_norm=self.feature_norm, ridge=self.ridge, **own)
 
     @cached_property
     def signal(self) -> Vector:
@@ -558,11 +555,6 @@ class Synthetic:
         return not self.in_memory
 
     @property
-    def hostile_share(self) -> float:
-        """The share of outliers that a plan may know."""
-        return min(self.outliers.fraction, 0.49)
-
-    @property
     def optimum(self) -> Vector:
         """argmin over the domain of the honest users' expected loss, shape (d,)."""
         return self._risk.optimum.copy()
@@ -590,19 +582,18 @@ class Synthetic:
         """What the declared design says: expectations over the law of users, not functions of drawn items."""
         eigenvalue = self.feature_norm**2 / self.dimension
         law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
+        known = partial(PublicKnowledge, hostile_share=min(self.outliers.fraction, 0.49), assumptions=(law,))
         if self.family in ("linear", "quadratic"):
             within = self.feature_norm - self._mean_norm - self.heterogeneity
             deviation = float(np.hypot(within, self.heterogeneity))
             smoothness = self.loss.smoothness or None
-            return PublicKnowledge(
+            return known(
                 # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a
                 # ridge says nothing of a linear loss that is least on the boundary of the domain
                 typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,
-                hostile_share=self.hostile_share,
-                assumptions=(law,),
             )
         if self.family == "logistic":
             typical = self._design.curvature(self._optimal_norm)
@@ -615,14 +606,12 @@ class Synthetic:
             square = eigenvalue * (off + self.heterogeneity**2) + self.label_noise**2 / 3
             deviation = float(np.sqrt(self.feature_norm**2 * square - eigenvalue**2 * off))
         between = (typical - self.ridge) * self.heterogeneity  # to first order in the heterogeneity
-        return PublicKnowledge(
+        return known(
             typical_curvature=typical,
             least_curvature=least,
             gradient_deviation=deviation or None,
             user_deviation=between,
             user_smoothness=self._isotropic_user_smoothness(),
-            hostile_share=self.hostile_share,
-            assumptions=(law,),
         )
 
     def _isotropic_user_smoothness(self) -> float:
