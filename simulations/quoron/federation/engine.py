@@ -131,11 +131,8 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
         ended = event
         if event["kind"] == "round":
             for observer in observers:
-                observer.round_finished(_event(event))
+                known = {key: value for key, value in event.items() if key in _EVENT}
+                figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
+                observer.round_finished(RoundEvent(**known, diagnostics=figures))
     local.check()
     check_end(NAME, ended)
-
-
-def _event(event: dict[str, Any]) -> RoundEvent:
-    figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
-    return RoundEvent(**{key: value for key, value in event.items() if key in _EVENT}, diagnostics=figures)

@@ -46,7 +46,6 @@ from quoron.simulation.problem import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
-from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.session import run_client, take_part
@@ -198,7 +197,8 @@ async def _client(
             if user is None:
                 await run_client(config, stop=stop)
             else:
-                await take_part(config, stop=stop, worker=partial(SimulatedWorker.made_up, user))
+                items = None if config.data.exists() else user.items  # made up, or none of whose rows can be used
+                await take_part(config, stop=stop, worker=partial(SimulatedWorker, items=items, simulated=user))
         except Exception as error:
             words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
             _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))
@@ -227,11 +227,6 @@ class SimulatedWorker(Worker):
     """A client with faults, and of a made-up user with its items as they are."""
 
     simulated: User | None = None
-
-    @classmethod
-    def made_up(cls, user: User, owner: ClientConfig, record: ClientState) -> "SimulatedWorker":
-        """Of a user without a table, whose items are made up, or none of whose rows can be used."""
-        return cls(owner, record, simulated=user, items=None if owner.data.exists() else user.items)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, unless it was ordered that there is none."""

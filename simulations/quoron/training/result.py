@@ -25,7 +25,6 @@ from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
 from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
-from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
@@ -247,6 +246,9 @@ def _summary(
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
         gaussian = all(each.mu is not None for each in ledger.charges(group))
+    limit = "none"
+    if account is not None:  # what the limit counts decides, not what is proved of all runs together
+        limit = f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
@@ -264,7 +266,7 @@ def _summary(
         group=group,
         group_epsilon=spent.epsilon,
         group_delta=spent.delta,
-        group_limit="none" if account is None else _limit_words(account),
+        group_limit=limit,
         warnings=(
             *doubts,
             *scene.held.warnings,
@@ -300,11 +302,6 @@ def _with_rate(problem: Problem, model: Model) -> Problem:
         return problem
     shares = seen(told.shares, told.error)
     return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
-
-
-def _limit_words(account: Account) -> str:
-    """Return the limit, and what it counts: that decides, not what is proved of all runs together."""
-    return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 
 def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
