@@ -21,8 +21,8 @@ from quoron.data.population import DatasetPopulation, from_dataset
 from quoron.data.rows import RowSpan
 from quoron.data.table import from_table
 from quoron.engine import inline
+from quoron.engine.choice import ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, read_label

@@ -22,7 +22,7 @@ from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
 from quoron.data.users import Declared
-from quoron.engine.sharded import KeyedRandomness
+from quoron.engine.choice import KeyedRandomness
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
 from quoron.training.table import CuratorEngine, HeldRows

@@ -54,15 +54,15 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     header = tables.names(source_of(table, base, frame))
     found = iter(resolved(declared, header, roles=roles(table), without=table.columns.exclude))
     changes: dict[str, Any] = {
-        kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
+        kind: {
+            name: meant
+            for given, meant in some.items()
+            for name in (spanned(next(found)) if WILD in given else next(found))
+        }
         for kind, some in entries.items()
     }
     columns = table.columns.model_copy(update=changes)
     return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
-
-
-def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
-    return spanned(names) if WILD in given else list(names)
 
 
 def roles(table: TableSection) -> set[str]:

@@ -27,9 +27,8 @@ from quoron.data.rows import Rows, ahead
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, Users
-from quoron.engine.choice import INLINE, Inline, Ray
+from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import KeyedRandomness, ShardedEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
