@@ -669,14 +669,8 @@ def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Pl
     taken = ["a label of two classes"] * (asked.label is not None)
     taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
-        most = _at_most(wide) if high > low else ""
+        most = "" if high == low else f"; {high:,} at most"
+        if high > low and wide.forecast is not None:
+            most = f"; the most, {high:,}, leave {wide.forecast.excess_risk:.2g}"
         remarks.append(f"Before that the forecast is for {' and '.join(taken)}{most}.")
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
-
-
-def _at_most(wide: Plan) -> str:
-    """Return what is forecast of the most numbers."""
-    most = f"{wide.plan.problem.dimension:,}"
-    return (
-        f"; {most} at most" if wide.forecast is None else f"; the most, {most}, leave {wide.forecast.excess_risk:.2g}"
-    )

@@ -206,8 +206,9 @@ def write(
     shares = checks.label_shares(held.encoding, plan.guarantee.data_quality, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    intervals, why_not = intervals_of(model, plan, events)
-    model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
+    found = intervals_of(model, plan, events)
+    known = {"no_interval": f"no interval: {found}"} if isinstance(found, str) else {"uncertainty": found}
+    model = replace(model, forecast=summary.foretold(), evaluation=measured, **known)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -427,15 +428,8 @@ def in_classes(encoding: Encoding) -> str | None:
 INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"
 
 
-def intervals_of(
-    model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]
-) -> tuple[Intervals | None, str | None]:
-    """Return (intervals, None), 95 %, in the order and units of the model's table; or (None, "no interval: ...")."""
-    found = _intervals(model, plan, events)
-    return (None, f"no interval: {found}") if isinstance(found, str) else (found, None)
-
-
-def _intervals(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+def intervals_of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+    """Return 95 % intervals in the order and units of the model's coefficients; or in words why there are none."""
     p, name = plan.parameters, plan.algorithm
     if model.encoding.bends:
         return "a model of curves has no coefficient for each column"
