@@ -669,7 +669,7 @@ def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Pl
     taken = ["a label of two classes"] * (asked.label is not None)
     taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
-        most = "" if high == low else f"; {high:,} at most"
+        most = f"; {high:,} at most" if high > low else ""
         if high > low and wide.forecast is not None:
             most = f"; the most, {high:,}, leave {wide.forecast.excess_risk:.2g}"
         remarks.append(f"Before that the forecast is for {' and '.join(taken)}{most}.")
