@@ -134,6 +134,7 @@ def _make_all_ready() -> None:
         for held in vars(module).values():
             _make_ready(held)
     slots.partition(seed=0, users=slots.MANY)
+    quoron.mean(np.zeros((1000, 2)), epsilon=8.0, bound=1.0, seed=0)
 
 
 def _gather_and_train(folder: Path) -> None:

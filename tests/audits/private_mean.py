@@ -247,8 +247,8 @@ def shape_audits():
 
         return draw
 
-    sensitivity = learnt_mean.moment_sensitivity
-    quiet = learnt_mean, "moment_sensitivity", lambda *sizes: sensitivity(*sizes) / 16
+    sensitivity = learnt_mean.acute_sensitivity
+    quiet = learnt_mean, "acute_sensitivity", lambda *sizes: sensitivity(*sizes) / 16
     yield Audit(
         "second moments around a centre",
         EPSILON,

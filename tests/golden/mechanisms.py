@@ -310,7 +310,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "private ranges": lambda: [
         [private_range.bounded_range_mu(e) for e in EPSILONS],
         [private_range.range_epsilon(users=n, bins=64, choices=128, failure=1e-3) for n in (2_000, 90_000)],
-        private_range.round_mu(epsilon=0.1, choices=8, gaussian_mu=0.5),
         [
             private_range.calibrate(kind, users=9_000, dimension=4, bound=50.0, spread=1.0, mu=1.0)
             for kind in ("none", "gaussian", "range")

@@ -1,6 +1,7 @@
 """Training networks of torch: rows of one user's items alone, sums that are exact, and what one user can move."""
 
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,6 +186,42 @@ def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
     rows.one_by_one = True
     np.testing.assert_allclose(rows(0, users, point, NOISE), at_once, atol=1e-6)
     assert not torch.compiler.is_compiling()
+
+
+class Shifted(nn.Module):
+    """Adds a number to what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by
+
+
+NUMBERS = [nn.functional.mse_loss, nn.functional.l1_loss, nn.functional.huber_loss, nn.functional.smooth_l1_loss]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets"),
+    [
+        *((loss, shape, shape) for loss in NUMBERS for shape in [(), (1,), (3,), (3, 2)]),
+        *((loss, (1,), ()) for loss in NUMBERS),  # which all of a batch at once would pair with one another
+        (nn.functional.binary_cross_entropy_with_logits, (2,), (2,)),
+        *((loss, (3,), ()) for loss in (CROSS, nn.CrossEntropyLoss(), partial(CROSS, weight=torch.arange(1.0, 4.0)))),
+        *((CROSS, (3, 2), (2,)), (CROSS, (3,), (3,))),
+    ],
+)
+def test_losses_of_items_at_once_are_those_of_batches_of_one(
+    loss: Any, outputs: tuple[int, ...], targets: tuple[int, ...]
+) -> None:
+    network = replace(TorchModule.of(Shifted(), loss, "cpu"), batching="batch")
+    dice, classes = torch.Generator().manual_seed(3), outputs != targets and outputs != (1,)
+    x, y = torch.randn((5, *outputs), generator=dice), torch.rand((5, *targets), generator=dice)
+    y = (3 * y).long() if classes else y
+    alone = torch.stack([loss(x[i : i + 1] + 1, y[i : i + 1]).reshape(()) for i in range(5)])
+    torch.testing.assert_close(network.item_losses(network.weights(), (x, y)), alone)
 
 
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.means import clipping_loops, learnt_mean, learnt_radii
 from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -158,6 +158,34 @@ def test_two_second_moments_are_no_farther_apart_than_their_noise_is_for(mu, row
     assert moved <= noises[0].sensitivity
     assert opposite == pytest.approx(noises[0].sensitivity, rel=1e-4)
     assert noises[0].effective_mu(3) <= mu * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 9])
+@pytest.mark.parametrize("users", [1, 4, 7])
+def test_second_moments_are_of_whole_numbers_and_exact(users, dimension):
+    """Beside whole numbers of Python's; no row of them is longer than one, however long a user's was."""
+    rng = np.random.default_rng(users)
+    table = rng.normal(size=(users, dimension)) * 10.0 ** rng.uniform(-3, 3, (users, 1))
+    here, steps = np.arange(users) != 2, 2 ** ((52 - users.bit_length()) // 2)
+    told = learnt_mean._Told(table.copy(), here, SeededNoise(1).stream("moment"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "release", lambda self, value, stream: np.array(value))
+        moment = told.moment(np.ones(dimension), 2.0, 1.0)
+    whole = [[int(steps * value) for value in row] for row in learnt_mean.clipped(np.ones(dimension), 2.0)(table[here])]
+    assert all(sum(value**2 for value in row) <= steps**2 for row in whole)
+    sums = [[sum(row[i] * row[j] for row in whole) for j in range(dimension)] for i in range(dimension)]
+    assert moment == pytest.approx(np.array(sums) / (steps**2 * users), rel=1e-14, abs=0.0)
+
+
+def test_sums_of_products_are_exact_up_to_the_last_whole_number():
+    """One more number of the largest size would no longer be told from its neighbours."""
+    largest = 2**26
+    rows, total = clipping_loops.aligned(4, 5), clipping_loops.aligned(5, 5)
+    rows[0, :5], rows[1, :2] = [largest, 1, -largest, 3, -1], [largest - 1, 5]
+    clipping_loops.add_products(rows, total)
+    whole = [[int(value) for value in row[:5]] for row in rows]
+    for i in range(5):
+        assert [int(value) for value in total[i, i:5]] == [sum(row[i] * row[j] for row in whole) for j in range(i, 5)]
 
 
 @given(lengths=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=12))

@@ -24,7 +24,6 @@ from quoron_privacy.means.private_range import (
     calibrate,
     choices_mu,
     costs,
-    round_mu,
     weights,
 )
 from quoron_privacy.means.rotation import padded, rotate, rotate_back
@@ -121,10 +120,6 @@ class TestBoundedRangeMu:
         mu = bounded_range_mu(eta)
         assert mu <= math.sqrt(math.pi / 8) * eta * (1 + 1e-9) + 1e-10
         assert 2 * (log_ndtr(mu / 2) - log_ndtr(-mu / 2)) == pytest.approx(eta, rel=1e-6, abs=1e-10)
-
-    def test_a_round_adds_in_squares(self):
-        expected = math.sqrt(16 * bounded_range_mu(0.1) ** 2 + 0.3**2)
-        assert round_mu(epsilon=0.1, choices=16, gaussian_mu=0.3) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])

@@ -225,6 +225,13 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
         wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 
 
+def test_a_feature_that_is_there_twice_is_refused_before_the_charge(people):
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    frame = pd.concat([people, people[["dose"]]], axis=1)
+    with pytest.raises(DataError, match=r"Expected one column 'dose' in the table, got 2. Rename them."):
+        wanted(config, Path(), tables.opened(frame))
+
+
 def test_columns_whose_names_read_as_patterns_are_left_out_before_the_charge(people):
     odd = {"*": people.age, "x*": people.age, "y[0:3]": people.dose}
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})

@@ -537,6 +537,22 @@ def whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
         whiten(values[user], transform, centre, out[user])
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_products(rows: Matrix, total: Matrix) -> None:
+    """total += Σ vvᵀ on and above the diagonal, over rows v of whole numbers: exact below 2⁵³, in any order.
+
+    Of `rows` there are a multiple of four; both are `aligned`, so equally wide.
+    """
+    (number, d), flat, out = rows.shape, rows.reshape(-1), total.reshape(-1)
+    for p in range(0, number * d, 4 * d):
+        q, r, s = p + d, p + 2 * d, p + 3 * d
+        for i in range(len(total)):
+            a, b, c, e = alike(flat[p + i]), alike(flat[q + i]), alike(flat[r + i]), alike(flat[s + i])
+            for j in range(i // WIDTH * WIDTH, d, WIDTH):
+                two = fused(a, lanes(flat, p + j), fused(b, lanes(flat, q + j), lanes(out, i * d + j)))
+                keep(out, i * d + j, fused(c, lanes(flat, r + j), fused(e, lanes(flat, s + j), two)))
+
+
 @njit(cache=True, nogil=True)
 def sum_unit_moments(
     factors: Matrix, answered: Mask, norm: float, unit: float, d: int, across: float = 1.0

@@ -24,7 +24,7 @@ Statement, proof and constants: docs/privacy/private-mean.md#m7.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,22 +33,14 @@ import numpy as np
 from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.learnt_radii import (
-    BELOW,
-    BINS,
-    COUNTED,
-    INNER,
-    MOST_LENGTHS,
-    MOST_PARTS,
-    MOST_SHELLS,
-    STEPS,
-    UNCOUNTED,
-)
-from quoron_privacy.means.moment import moment_sensitivity
+from quoron_privacy.means.learnt_radii import BELOW, BINS, COUNTED, INNER, UNCOUNTED
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import packed
+
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 
 Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
@@ -235,33 +227,35 @@ class _Told:
         order, half = public.permutation(len(self.rows)), len(self.rows) // 2
         one, other = order[:half], order[half : 2 * half]
         octaves = np.empty(half, np.int64)
-        step = max(1, _BLOCK // self.rows.shape[1])
-        for own in (slice(start, start + step) for start in range(0, half, step)):
+        for own in self._blocks(self.rows.shape[1], half):
             lengths = np.linalg.norm(self.rows[one[own]] - self.rows[other[own]], axis=1)
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
         counts = np.bincount(octaves[self.here[one] & self.here[other]], minlength=BINS)
         return self._released(counts / half, half, mu)
 
     def moment(self, centre: Vector, radius: float, mu: float) -> Matrix:
-        """Return the noisy mean of zz', (d, d), z what lies between `centre` and a user, clipped, over the radius."""
-        users, d = self.rows.shape
-        across, down = np.triu_indices(d)
-        weights = np.where(across == down, 1.0, _ROOT)
+        """Return the noisy mean of zz', (d, d), z what lies between `centre` and a user, clipped, over the radius.
 
-        def rows(values: Matrix) -> Matrix:
-            z = clipped(centre, radius)(values)
-            return weights * z[:, across] * z[:, down]
-
-        mean, _ = self.mean(rows, len(weights), mu, sensitivity=moment_sensitivity(d, 1.0, users))
-        made = np.empty((d, d))
-        made[across, down] = made[down, across] = mean / weights
-        return made
+        Every z is cut towards zero to whole steps, of which sums of products are exact (private-mean#m7).
+        """
+        (users, d), row = self.rows.shape, clipped(centre, radius)
+        steps, total = 2.0 ** ((52 - users.bit_length()) // 2), loops.aligned(d, d)
+        for own in self._blocks(d):
+            made = row(self.rows[own][self.here[own]])
+            whole = loops.aligned(4 * math.ceil(len(made) / 4), d)
+            whole[: len(made), :d] = np.trunc(steps * made)
+            loops.add_products(whole, total)
+        upper = np.triu_indices(d)
+        weights = np.where(upper[0] == upper[1], 1.0, _ROOT)
+        moment = np.empty((d, d))
+        moment[upper] = self._released(weights * total[upper] / (steps**2 * users), users, mu) / weights
+        moment.T[upper] = moment[upper]
+        return moment
 
     def move(self, centre: Vector, there: Matrix) -> None:
-        """Take users' vectors from `centre` on, and through `there`; a product whose bits no thread changes."""
-        step = max(1, _BLOCK // len(centre))
-        for own in (slice(start, start + step) for start in range(0, len(self.rows), step)):
-            self.rows[own] = np.einsum("ij,jk->ik", self.rows[own] - centre, there)
+        """Take users' vectors from `centre` on, and through `there`, which is symmetric."""
+        for own in self._blocks(len(centre)):
+            loops.whitened(self.rows[own] - centre, there, np.zeros(len(centre)), self.rows[own])
 
     def shares(self, edges: Vector, mu: float) -> Vector:
         """Return noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
@@ -271,14 +265,14 @@ class _Told:
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
         """Return noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
-        counts, step = np.zeros(len(edges) + 1, np.int64), max(1, _BLOCK // len(centre))
-        for own in (slice(start, start + step) for start in range(0, len(self.rows), step)):
+        counts = np.zeros(len(edges) + 1, np.int64)
+        for own in self._blocks(len(centre)):
             lengths = np.linalg.norm(self.rows[own] - centre, axis=1)[self.here[own]]
             counts += np.bincount(np.searchsorted(edges, lengths), minlength=len(counts))
         return self._released(counts[1:-1] / len(self.rows), len(self.rows), mu)
 
     def _released(self, shares: Vector, divisor: int, mu: float) -> Vector:
-        """Of one-hot rows, or rows of zeros."""
+        """Of rows of norm one at most, no two of which are more than a right angle apart."""
         size = len(shares)
         noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, divisor), mu=mu, dimension=size)
         self.noises.append((noise, size))
@@ -296,16 +290,15 @@ class _Told:
         mu: float,
         lengths: int = 0,
         far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None,
-        sensitivity: float | None = None,
     ) -> tuple[Vector, float]:
         """Return the noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
 
         The last `lengths` coordinates of a row are non-negative, and their means are released times √2. `far` says
-        whose rows are others, and those: all that `row` makes end with zeros then. `sensitivity`, if rows are nearer.
+        whose rows are others, and those: all that `row` makes end with zeros then.
         """
-        users, step = len(self.rows), max(1, _BLOCK // size)
+        users = len(self.rows)
         reduction, whole = ClippedSum(1.0, users), np.zeros(size)
-        for own in (slice(start, start + step) for start in range(0, users, step)):
+        for own in self._blocks(size):
             rows, here = self.rows[own], self.here[own]
             parts = []
             if far is not None:
@@ -316,9 +309,14 @@ class _Told:
                 whole[: made.shape[1]] += sums.total
         mean: Vector = whole * (2.0**-reduction.bits / users)
         mean[size - lengths :] *= _ROOT
-        noise = _noise(users, size, mu, sensitivity)
+        noise = _noise(users, size, mu)
         self.noises.append((noise, size))
         return noise.release(mean, self.stream), noise.scale
+
+    def _blocks(self, width: int, users: int | None = None) -> Iterator[slice]:
+        """Return which of all users' rows, or of so many, of that width are held at a time."""
+        step = max(1, _BLOCK // width)
+        return (slice(start, start + step) for start in range(0, users or len(self.rows), step))
 
 
 def enough_users(dimension: int, mu: float) -> int:
@@ -336,7 +334,8 @@ def gaussians(dimension: int) -> int:
     if dimension == 1:
         return BINS + learnt_radii.LOOKS * learnt_radii.MOST_PLACES + 2 * learnt_radii.MOST_NODES
     shape = packed(dimension) if dimension <= learnt_radii.MOST_SHAPED else 0
-    return BINS + MOST_LENGTHS + MOST_PARTS + shape + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
+    lengths = BINS + learnt_radii.MOST_LENGTHS + learnt_radii.MOST_PARTS
+    return lengths + shape + (learnt_radii.STEPS + 3) * dimension + learnt_radii.MOST_SHELLS * (dimension + 1)
 
 
 def clipped(centre: Vector, radius: float) -> Rows:
@@ -402,7 +401,7 @@ def _spent(mu: float, share: float) -> float:
     return mu * math.sqrt(share * _WHOLE)
 
 
-def _noise(users: int, size: int, mu: float, sensitivity: float | None = None) -> GaussianNoise:
+def _noise(users: int, size: int, mu: float) -> GaussianNoise:
     """For a mean of rows that are 2 apart at most; twice the slack, as some coordinates are rounded once more."""
-    sensitivity = sensitivity or mean_sensitivity(1.0, users) * (1 + mean_slack(users))
+    sensitivity = mean_sensitivity(1.0, users) * (1 + mean_slack(users))
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=size)

@@ -27,7 +27,7 @@ STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
 MOST_PARTS = _NEAR_EDGE * _PARTS
-MOST_SHAPED = 200  # columns whose second moment is released
+MOST_SHAPED = 500  # columns whose second moment is released
 _LEAST_SHAPE, _MOST_SHAPE = 0.005, 0.02  # of μ² for it
 _EDGE, _MOST_EDGE = 0.1, 0.05  # of its noise's spectrum, times d, and at most
 _CAUTION = 2.0  # variances of moments that noise explains
@@ -487,7 +487,7 @@ def interval_shares(strength: float) -> tuple[float, float, float]:
     return (
         min(0.25, max(0.01, (40 / strength) ** 2)),
         min(0.1, max(0.005, (28 / strength) ** 2)),
-        0.24 * min(1.0, (240 / strength) ** 0.2) * min(1.0, (2400 / strength) ** 0.1),
+        0.24 * min(1.0, (800 / strength) ** 0.35),
     )
 
 
@@ -528,11 +528,6 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
     return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
-def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
-    """Return shares that stand out of noise."""
-    return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _INTERVAL_FALSE)
-
-
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
     """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
@@ -547,7 +542,8 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
         (True, True)
     """
     low, high = edges[:-1], edges[1:]
-    least, deviation = _least(deviations, edges, scale), float(deviations.max())
+    away, deviation = np.maximum(-low, high) / scale, float(deviations.max())
+    least = stands_out(away, deviations, len(shares), _INTERVAL_FALSE)
     seen = seen_of(shares, deviations, least, windows=_WINDOWS)
     first, last = int(np.flatnonzero(seen).min()), int(np.flatnonzero(seen).max())
     known = np.zeros(len(shares), np.bool_)

@@ -152,12 +152,6 @@ def bounded_range_mu(epsilon: float) -> float:
     return gdp.pure_mu(epsilon / 2)
 
 
-def round_mu(*, epsilon: float, choices: int, gaussian_mu: float) -> float:
-    """Return μ of one round: `choices` of bounded range `epsilon` and one release, each given the earlier ones."""
-    count(choices=choices)
-    return math.hypot(math.sqrt(choices) * bounded_range_mu(epsilon), gaussian_mu)
-
-
 def range_epsilon(*, users: int, bins: int, choices: int, failure: float) -> float:
     """ε₁ with which `choices` private ranges all fall between the smallest and largest value, but with `failure`.
 

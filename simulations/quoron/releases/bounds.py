@@ -144,8 +144,10 @@ def find_bounds(
     """
     numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
     names = [name for some in found for name in some]
-    if not (names or items) or len(set(names)) < len(names):
-        raise ConfigError(f"Expected items, columns that are numeric, dates or categorical, each once, got {names}.")
+    if not (names or items):
+        raise ConfigError("Expected numeric, dates or categorical columns, or items=True, got nothing to estimate.")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"Expected numeric, dates and categorical apart, got {twice[0]!r} twice. Leave one out.")
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]

@@ -333,7 +333,7 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
     )
 
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...] | None:
-        value = planned.release(values, _finite(values), noise)
+        value = planned.release(values, np.ones(len(values), np.bool_), noise)
         return None if value is None else (value, planned.noise.scale, planned.radius)
 
     error = replace(_of_noise(planned.noise.scale, dimension), where=" without outliers")
@@ -342,7 +342,7 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
 
 def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
-        found = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        found = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return found.value, found.deviation, found.radius, found.centre, found.unseen
 
     guarantee, error = _guarantee(privacy, "#m7"), ErrorBound(*planned.error)
@@ -354,7 +354,7 @@ def _central(users: int, dimension: int, privacy: Privacy, bound: float, spread:
     chosen, planned = _choose(users, dimension, bound, spread, mu, method)
 
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
-        value = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        value = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return value, planned.noise.scale, planned.radius
 
     guarantee, error = _guarantee(privacy), _of_noise(planned.noise.scale, dimension)
@@ -386,12 +386,6 @@ def _choose(
     if not found:
         raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
     return min(found, key=lambda entry: entry[1].noise.scale)
-
-
-def _finite(values: Matrix) -> NDArray[np.bool_]:
-    """Return which rows are finite throughout, shape (n,)."""
-    usable: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
-    return usable
 
 
 def _public(noise: NoiseSource) -> RandomStream:

@@ -214,7 +214,7 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
     if model.loss.name == "logistic" and len(classes) == 2:
         return (
             f"One unit more of a column multiplies the odds of “{classes[1]}” by “odds times”, the exponential of its "
-            "coefficient. Of a column of words each value counts so by itself."
+            "coefficient. Values of a column of words are to be compared: divide one's “odds times” by another's."
         )
     if classes:
         return "One unit more of a column adds its coefficient to the score of a class; the largest score decides."

@@ -93,6 +93,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
+        columns.check_name(name, header)  # there twice, it would be left out with what it says
         type_ = source.schema.get(name)
         if not named and is_identifier(name):
             left.append(
