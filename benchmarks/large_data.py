@@ -123,8 +123,8 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
 def shared(users: int) -> dict[str, float]:
     """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
     from quoron.data import Synthetic
+    from quoron.engine.choice import ShardedEngine, of_processes
     from quoron.engine.inline import InlineEngine
-    from quoron.engine.sharded import ShardedEngine, of_processes
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron.data import index, item_store
+from quoron.data import index
+from quoron.data import population as on_disk
 from quoron_client.data.encoding import Encoding, Weight, read_label
 from quoron_client.data.features import Categorical, Numeric
 
@@ -95,10 +96,10 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
 def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
     monkeypatch.setattr(index, "PIECE", 300)
-    monkeypatch.setattr(item_store, "CHUNK", 4000)
-    monkeypatch.setattr(item_store, "HELD", 20_000)
-    monkeypatch.setattr(item_store, "STAGE", (0, 30_000))
-    monkeypatch.setattr(item_store, "BLOCK", 40)
+    monkeypatch.setattr(on_disk, "CHUNK", 4000)
+    monkeypatch.setattr(on_disk, "HELD", 20_000)
+    monkeypatch.setattr(on_disk, "STAGE", (0, 30_000))
+    monkeypatch.setattr(on_disk, "BLOCK", 40)
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))

@@ -2,7 +2,7 @@
 # ruff: noqa: I001
 from .api.training import train as train
 from .releases.measure import evaluate as evaluate
-from .api.tuning import tune as tune
+from .training.tuning import tune as tune
 from .model import load as load
 from .model import Model as Model
 from .releases.mean import mean as mean
@@ -12,7 +12,7 @@ from .training.rows import train_rows as train_rows
 from .api.simulating import simulate as simulate
 from .api.simulating import compare as compare
 from .api.simulating import plan as plan
-from .api.resuming import resume as resume
+from .api.simulating import resume as resume
 from .api.simulating import algorithms as algorithms
 from .paths import read_table as read_table
 from .data.columns import Columns as Columns

@@ -292,6 +292,7 @@ _FORMS: dict[Any, Form] = {
     str: ("a text", _is_text),
     Path: ("a path", lambda value: isinstance(value, str | Path)),
     Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    Sequence: ("a list of names", lambda value: _is_list(value) and all(map(_is_text, value))),
     Callable: ("a function", callable),
 }
 _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
@@ -304,7 +305,6 @@ _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),
     ),
-    "algorithms": ("a list of names", lambda value: _is_list(value) and all(map(_is_text, value))),
     "vary": (
         "a mapping of keys to the values to try",
         lambda value: isinstance(value, Mapping) and all(map(_is_list, value.values())),

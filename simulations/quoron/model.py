@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
@@ -41,7 +42,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from matplotlib.figure import Figure
 
 Intervals = tuple[tuple[float, float] | None, ...]  # (low, high) of each coefficient, the intercept last; None: unknown
@@ -586,18 +586,16 @@ def load(path: str | Path) -> Model:
 MANY = 20  # rows that are rarely all of one class
 
 
-def rows_of(model: Model, table: Any) -> "pa.Table":
+def rows_of(model: Model, table: Any) -> pa.Table:
     """Return the columns of a table that a model reads. DataError where it lacks one."""
     return tables.read(table, model.feature_names_in_)
 
 
-def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> "pa.Table":
+def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> pa.Table:
     """The label of each row of a table, as its own column has it and by its name; of a comparison, true and false.
 
     With `scores` a column of probabilities, or of scores, of each class, by its name.
     """
-    import pyarrow as pa
-
     if threshold is not None:
         model.check_threshold(threshold)
     rows, label = rows_of(model, table), model.encoding.label
@@ -618,7 +616,7 @@ def threshold_of(typed: str | None) -> Threshold | None:
         raise ConfigError(f"Expected --threshold share or a number in (0, 1), got {typed!r}.") from None
 
 
-def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = None) -> str | None:
+def one_for_all(model: Model, table: pa.Table, threshold: Threshold | None = None) -> str | None:
     """Return a warning if many of the caller's rows are all predicted to be of one class; None else."""
     classes = outcomes(model.encoding.label)
     if not classes or table.num_rows < MANY or len(table.column(0).unique()) > 1:
@@ -629,7 +627,7 @@ def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = N
     return f"All {table.num_rows:,} rows are predicted {name}: {value}{certain}.{fix}"
 
 
-def unread(model: Model, rows: "pa.Table") -> list[str]:
+def unread(model: Model, rows: pa.Table) -> list[str]:
     """Return warnings on numbers that half of the caller's rows or more are missing, and on words unknown to the model.
 
     Unless rows with unknown words were trained on, the model predicts for them from the constant and the other columns,
@@ -652,7 +650,7 @@ def unread(model: Model, rows: "pa.Table") -> list[str]:
     return said
 
 
-def write_predictions(table: "pa.Table", out: Path | None) -> None:
+def write_predictions(table: pa.Table, out: Path | None) -> None:
     """As CSV on standard output, or into a .csv or .parquet file, complete or not at all."""
     import pyarrow.csv
 
@@ -669,9 +667,7 @@ def write_predictions(table: "pa.Table", out: Path | None) -> None:
         write(out, buffer.getvalue(), advice="Choose another file.")
 
 
-def _scores(model: Model, rows: "pa.Table") -> "dict[str, pa.Array]":
-    import pyarrow as pa
-
+def _scores(model: Model, rows: pa.Table) -> "dict[str, pa.Array]":
     try:
         found, word = model.predict_proba(rows), "probability"
     except UsageError:

@@ -138,13 +138,7 @@ class RunFolder:
             raise ConfigError(
                 f"Expected a run folder with a config.toml, got {self.path}. Runs are listed under runs/."
             )
-        try:
-            text = stored.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"Expected the text of a configuration in {stored}, got {type(error).__name__}."
-            ) from None
-        return configs.parse(text, str(stored))
+        return configs.from_tree(configs.read(stored))
 
     def summary(self) -> dict[str, Any]:
         """Return the stored summary; RunError before the run is complete."""
@@ -229,7 +223,8 @@ def claim(config: Config, name: str) -> RunFolder:
     """
 
     def holds(path: Path) -> bool:
-        if any(not _is_begun(entry) for entry in path.iterdir()):
+        names = (entry.name for entry in path.iterdir())  # a run that was killed before its configuration has no others
+        if any(name != RECORD and not (name.startswith(".") and name.endswith(".new")) for name in names):
             refuse_other(RunFolder(path), config)
         return True
 
@@ -278,11 +273,6 @@ def write(path: Path, data: bytes, *, advice: str = "", mode: int = PUBLIC) -> N
     except OSError as error:
         advice = advice or f"Make room, then continue with `quoron resume {path.parent}`."
         raise RunError(f"Cannot write {path}: {error.strerror}. {advice}") from error
-
-
-def _is_begun(path: Path) -> bool:
-    """Return whether a file is what a run leaves that was killed before its configuration was written."""
-    return path.name == RECORD or (path.name.startswith(".") and path.name.endswith(".new"))
 
 
 def as_parquet(table: "pa.Table") -> bytes:

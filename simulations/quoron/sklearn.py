@@ -7,6 +7,9 @@
 All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
 population's privacy budget before it trains. What is not private is said by a named warning.
 
+Nothing raises for the value of a row: what is no number, or no declared class, is missing, as in any other table. What
+is taken from the data (`found_ranges`, classes) is taken at the caller's request, and is not private.
+
 **Scores have no noise.** The method `score`, cross-validation and searches such as GridSearchCV read private rows and
 report what they see. Neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a
 search is charged. docs/sklearn.md
@@ -16,26 +19,29 @@ import shutil
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Model, Threshold
-from quoron.reports.data_quality import DataQualityReport
 from quoron.run_folder import RunFolder
-from quoron.training import arrays
+from quoron.simulation.wildcards import meant
 from quoron.training import run as training
-from quoron.training.arrays import InputError, Label, RandomState
+from quoron.training.data_quality import DataQualityReport
 from quoron.training.result import DoubtfulModel
-from quoron_privacy.errors import RunError
+from quoron_client.data import columns as cells
+from quoron_privacy.errors import ConfigError, DataError, RunError, UsageError
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Guarantee
 from quoron_server.wording import assumption_text
@@ -67,6 +73,260 @@ __all__ = [
 
 Vector = NDArray[np.float64]
 Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
+
+
+RandomState = int | np.random.RandomState | None
+_EXACT = 2**53  # integers below it are what they are as float64 too
+
+
+class InputError(UsageError, ValueError):
+    """What scikit-learn calls a ValueError: arrays or constructor arguments that cannot be meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label's column, and what the configuration says of it and of its classes' weights."""
+
+    values: pa.Array
+    declared: dict[str, Any]
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """What each row counts (N,), and the public most of it."""
+
+    values: Vector
+    most: float
+
+
+def numbers(values: NDArray[Any]) -> Vector:
+    """Return numbers, text or objects as float64, same shape: NaN where a value is no number, by that value alone.
+
+    InputError for an array of another type, such as dates.
+    """
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    if values.dtype.kind not in "OUST":
+        raise InputError(f"Expected numbers or text, got an array of {values.dtype}. Convert it.")
+    flat = np.fromiter(map(cells.number, values.ravel().tolist()), np.float64, values.size)
+    return flat.reshape(values.shape)
+
+
+def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
+    """Declared (low, high), numbers or (p,) each, or by names, patterns and spans, of p features: two (p,) arrays.
+
+    InputError unless low < high, all finite, and every feature is declared once.
+    """
+    features = len(names)
+    each = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
+    try:
+        low, high = bounds if each is None else zip(*each, strict=True)
+        ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Expected bounds=(low, high), or (lows, highs) with one of each for {features} features, got "
+            f"bounds={bounds!r}."
+        ) from None
+    with np.errstate(all="ignore"):
+        wrong = np.flatnonzero(~((ends[0] < ends[1]) & np.isfinite(ends[1] - ends[0])))
+    if len(wrong):
+        at = wrong[0]
+        listed = each is None and any(np.ndim(end) for end in (low, high))
+        fix = "Lists are (lows, highs), no pair a feature; leave" if listed else "Leave"
+        raise InputError(
+            f"Expected finite bounds with low < high, got [{ends[0][at]:g}, {ends[1][at]:g}] for feature {at}. "
+            f"{fix} out a feature that cannot vary."
+        )
+    return ends[0], ends[1]
+
+
+def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """Return what was declared of each feature in turn."""
+    try:
+        found = meant([*bounds], names, roles=())
+    except ConfigError as error:
+        raise InputError(f"Expected bounds by the names of the features. {error}") from None
+    pairs = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]
+    declared, known = Counter(name for name, _ in pairs), set(names)
+    wrong = next((name for name in (*declared, *names) if declared[name] != 1 or name not in known), None)
+    if wrong is not None:
+        how = f"{declared[wrong]} for feature" if wrong in known else "some for"
+        raise InputError(
+            f"Expected bounds for each of {len(names):,} features once and for nothing else, got {how} {wrong!r}. "
+            "Write every feature, or patterns such as 'x*' that have none in common."
+        )
+    ends = dict(pairs)
+    return [ends[name] for name in names]
+
+
+def found_ranges(values: Vector) -> tuple[Vector, Vector]:
+    """The least and the largest finite value of every column of (N, p); not private. A constant is in the middle."""
+    usable = np.isfinite(values)
+    low = np.min(values, axis=0, where=usable, initial=np.inf)
+    high = np.max(values, axis=0, where=usable, initial=-np.inf)
+    low, high = np.where(low <= high, low, 0.0), np.where(low <= high, high, 0.0)
+    constant = low == high
+    width = np.where(constant, np.maximum(1.0, np.abs(low)), 0.0)
+    return low - width, high + width
+
+
+def classes_of(declared: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    """Different classes, sorted, (K,). InputError below two, or where they have no order."""
+    try:
+        found = np.unique(np.asarray(declared))
+    except TypeError:
+        raise InputError("Expected classes of one type, got several. Write all of them as text.") from None
+    if found.ndim != 1 or len(found) < 2:
+        few = "1 class" if len(found) == 1 else "no class"
+        raise InputError(f"Expected two classes or more, got {few}. Declare classes=[...].")
+    return found
+
+
+def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
+    """Labels by their class, null where they are none of them. Text and whole numbers are stored as they are.
+
+    InputError where labels are text and classes numbers, or the other way round: none could be found.
+    """
+    kinds = {"text" if each.dtype.kind in "UST" else "numbers" for each in (labels, classes) if each.dtype.kind != "O"}
+    if len(kinds) > 1:
+        raise InputError(f"Expected labels of the classes' type, got {labels.dtype} and classes of {classes.dtype}.")
+    codes = np.full(len(labels), -1, np.int64)
+    for place, value in enumerate(classes):
+        codes[_equal(labels, value)] = place
+    names = _names(classes)
+    values = pa.array(names).take(pa.array(codes, mask=codes < 0))
+    return Label(values, {"classes": names})
+
+
+def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
+    """Labels that are numbers, with their declared (low, high). InputError unless low < high, both finite."""
+    try:
+        low, high = (float(end) for end in label_range)
+    except (TypeError, ValueError):
+        raise InputError(f"Expected label_range=(low, high), got label_range={label_range!r}.") from None
+    if not (low < high and np.isfinite(high - low)):
+        raise InputError(f"Expected a finite label_range with low < high, got label_range=({low:g}, {high:g}).")
+    return Label(pa.array(numbers(np.asarray(labels))), {"range": [low, high]})
+
+
+def weights_of_rows(given: Any, rows: int) -> Vector:
+    """Weights of rows, (N,); NaN where one is no number. InputError for another number of rows."""
+    found = numbers(np.asarray(given))
+    if found.shape != (rows,):
+        raise InputError(f"Expected sample_weight with a number for each of {rows} rows, got shape {found.shape}.")
+    return found
+
+
+def largest_weight(given: Vector) -> float:
+    """Return the largest finite weight (N,); not private. InputError where none is above zero."""
+    most = float(np.max(given, where=np.isfinite(given), initial=0.0))
+    if most <= 0:
+        raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")
+    return most
+
+
+def weights_of_classes(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
+    """What a configuration says of weights by class. InputError for a class that there is not, or another word."""
+    if given is None or isinstance(given, str):
+        return {} if given is None else {"class_weight": given}
+    if not isinstance(given, Mapping):
+        raise InputError(f"Expected class_weight to be a text or a mapping, got class_weight={given!r}.")
+    names = dict(zip(classes.tolist(), label.declared["classes"], strict=True))
+    wrong = [each for each in given if each not in names]
+    if wrong:
+        raise InputError(f"Expected class_weight for classes among {[*names]}, got {wrong[0]!r}.")
+    return {"class_weight": {str(names[each]): weight for each, weight in given.items()}} if given else {}
+
+
+def owners(groups: ArrayLike, rows: int) -> pa.Array:
+    """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text.
+
+    InputError for another number of rows.
+    """
+    names = kept_types(groups, np.asarray(groups))
+    if names.shape != (rows,):
+        raise InputError(f"Expected groups with the user of each of {rows} rows, got shape {names.shape}.")
+    return pa.array(names) if names.dtype.kind in "biuf" else cells.text_array(names.tolist())
+
+
+def kept_types(values: Any, found: NDArray[Any]) -> NDArray[Any]:
+    """Return what numpy made of values, or where it gave one type to all of a sequence, (N,), each as it was."""
+    if hasattr(values, "dtype") or found.ndim != 1 or len({*map(type, values)}) < 2:
+        return found
+    held = np.empty(len(found), dtype=object)
+    held[:] = values
+    return held
+
+
+def table_of(
+    features: Vector,
+    names: Sequence[str],
+    label: Label,
+    users: pa.Array,
+    bounds: Any,
+    weights: Weights | None = None,
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Features (N, p), label, users and weights as a table, and the section of a configuration that describes it.
+
+    DataError for two columns of one name.
+    """
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if list(names).count(name) > 1)
+        raise DataError(f"Expected columns of different names, got {repeated!r} twice. Rename them.")
+    low, high = ranges(bounds, names)
+    y, user = _unused("y", names), _unused("user", names)
+    columns = {name: pa.array(features[:, place]) for place, name in enumerate(names)}
+    numeric = {name: [float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
+    section: dict[str, Any] = {"kind": "table", "path": "arrays", "user": user}
+    section |= {"label": {"column": y, **label.declared}, "columns": {"numeric": numeric, **label.columns}}
+    if weights is not None:
+        weight = _unused("weight", names)
+        columns[weight] = pa.array(weights.values)
+        section["columns"]["weight"] = {"column": weight, "most": weights.most}
+    return pa.table({**columns, y: label.values, user: users}), section
+
+
+def seed_of(random_state: RandomState) -> int | None:
+    """None for secret noise. A generator gives its next number, as everywhere in scikit-learn."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, Integral) and int(random_state) >= 0:
+        return int(random_state)
+    raise InputError(
+        f"Expected random_state to be None (secret noise), a number >= 0 or a RandomState, got {random_state!r}."
+    )
+
+
+def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
+    if labels.dtype.kind != "O":
+        return np.asarray(labels == value, np.bool_)
+    return np.fromiter((_is(each, value) for each in labels), np.bool_, len(labels))
+
+
+def _is(label: object, value: object) -> bool:
+    try:
+        return bool(label == value)
+    except Exception:  # whatever somebody's object does, it is one label that is no class
+        return False
+
+
+def _names(classes: NDArray[Any]) -> list[str] | list[int]:
+    """How the classes are called in the model's file: as they are if that is text or whole numbers, else 0 to K - 1."""
+    named = classes.tolist()
+    if all(isinstance(each, str) and each for each in named):
+        return list(named)
+    if all(isinstance(each, int) and not isinstance(each, bool) and abs(each) < _EXACT for each in named):
+        return list(named)
+    return list(range(len(named)))
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    while name in names:
+        name += "_"
+    return name
 
 
 class DataDependentBounds(UserWarning):
@@ -121,7 +381,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             QuoronError: with the thing, its value and the fix; Infeasible with too few users, BudgetExceeded beyond
                 the population's limit.
         """
-        seed = arrays.seed_of(self.random_state)
+        seed = seed_of(self.random_state)
         if seed is None and self.epsilon is None:
             configs.require_epsilon(overlay({}, self.settings).get("privacy", {}), f"{type(self).__name__}.fit")
         features = self._features(X, reset=True)
@@ -130,11 +390,11 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         names = self._names()
         bounds, taken = self.bounds, []
         if bounds is None:
-            bounds = arrays.found_ranges(features)
+            bounds = found_ranges(features)
             taken.append(Assumption(Kind.FEATURE_RANGES_PUBLIC))
         label = self._label(labels, taken)
         weights = self._weights(sample_weight, len(features), taken)
-        table, section = arrays.table_of(features, names, label, users, bounds, weights)
+        table, section = table_of(features, names, label, users, bounds, weights)
         if taken:
             said = "; ".join(map(assumption_text, taken))
             message = f"Not declared, and so not private: {said}. Give them to the constructor."
@@ -183,13 +443,13 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _features(self, X: Any, *, reset: bool) -> Vector:
         checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-        return arrays.numbers(np.asarray(checked))
+        return numbers(np.asarray(checked))
 
     def _checked_labels(self, y: Any, rows: int) -> NDArray[Any]:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         labels = np.asarray(column_or_1d(y, warn=True))
-        labels = arrays.kept_types(y, labels) if labels.dtype.kind == "U" else labels
+        labels = kept_types(y, labels) if labels.dtype.kind == "U" else labels
         check_consistent_length(labels, np.empty(rows))
         return labels
 
@@ -207,15 +467,15 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             )
         if rows < 2:
             raise InputError(f"Expected two users or more, got n_samples={rows}.")
-        return arrays.owners(groups, rows)
+        return owners(groups, rows)
 
-    def _weights(self, given: Any, rows: int, taken: list[Assumption]) -> arrays.Weights | None:
+    def _weights(self, given: Any, rows: int, taken: list[Assumption]) -> Weights | None:
         if given is None:
             return None
-        weights = arrays.weights(given, rows)
+        weights = weights_of_rows(given, rows)
         if self.most_weight is None:
             taken.append(Assumption(Kind.LARGEST_WEIGHT_PUBLIC))
-        return arrays.Weights(weights, arrays.largest(weights) if self.most_weight is None else self.most_weight)
+        return Weights(weights, largest_weight(weights) if self.most_weight is None else self.most_weight)
 
     def _names(self) -> list[str]:
         found = getattr(self, "feature_names_in_", None)
@@ -263,8 +523,6 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _rows(self, X: Any) -> Any:
         """Return rows to predict for, as the model's table. InputError where one cannot be used."""
-        import pyarrow as pa
-
         check_is_fitted(self)
         features = self._features(X, reset=False)
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
@@ -306,9 +564,9 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
                 check_classification_targets(labels)
             found = labels
             taken.append(Assumption(Kind.CLASSES_PUBLIC))
-        self.classes_ = arrays.classes_of(found)
-        label = arrays.labels_of_classes(labels, self.classes_)
-        weights = arrays.class_weights(self.class_weight, self.classes_, label)
+        self.classes_ = classes_of(found)
+        label = labels_of_classes(labels, self.classes_)
+        weights = weights_of_classes(self.class_weight, self.classes_, label)
         return replace(label, columns=weights)
 
     def _publish(self, model: Model) -> None:
@@ -345,12 +603,12 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         label_range: Any = self.label_range
         if label_range is None:
-            usable = arrays.numbers(labels)
+            usable = numbers(labels)
             if not np.isfinite(usable).all():
                 raise InputError("Expected finite y where label_range is not declared, got NaN, infinity or text.")
-            label_range = [end[0] for end in arrays.found_ranges(usable[:, None])]
+            label_range = [end[0] for end in found_ranges(usable[:, None])]
             taken.append(Assumption(Kind.LABEL_RANGE_PUBLIC))
-        return arrays.labels_in_range(labels, label_range)
+        return labels_in_range(labels, label_range)
 
     def predict(self, X: Any) -> Vector:
         """Return the number of each row, (N,), in the label's units. Features beyond their bounds count as these."""

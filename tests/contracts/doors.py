@@ -77,7 +77,7 @@ def outcome(source: Any, folder: Path, missing: str = "drop") -> tuple[Any, ...]
     given = source if isinstance(source, str) else "frame"
     try:
         held = hold(described(given, missing), folder, None if isinstance(source, str) else source)
-        items = held.items()
+        items = held.items
     except DataError as error:
         return ("error", error.exit_code)
     assert isinstance(items, ItemBatch)

@@ -47,7 +47,7 @@ from quoron.data import index
 from quoron.data.population import from_dataset
 from quoron.releases import bounds
 from quoron.simulation.problem import encoding_of
-from quoron.training import arrays
+from quoron.sklearn import owners
 from quoron.training.table import hold
 from quoron_client.data import columns, tables
 from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
@@ -117,8 +117,8 @@ class TestDataFrame:
         frame = pd.DataFrame({"who": pd.Series([*one, True, "true", b"b", "b", 2**70], dtype=object)})
         names = columns.texts(tables.read(frame), "who").to_pylist()
         assert names == ["1"] * 6 + ["true"] * 2 + ["b"] * 2 + [str(2**70)]
-        assert arrays.owners(frame["who"].to_numpy(), len(frame)).to_pylist() == names
-        assert arrays.owners([*one, True, "true"], 8).to_pylist() == names[:8]
+        assert owners(frame["who"].to_numpy(), len(frame)).to_pylist() == names
+        assert owners([*one, True, "true"], 8).to_pylist() == names[:8]
 
 
 @cache

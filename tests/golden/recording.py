@@ -290,7 +290,7 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
         held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
-        items = held.items()
+        items = held.items
         assert isinstance(items, ItemBatch)
         yield name, {"users": held.declared.users, "items": _digest(items.features, items.labels, items.weights)}
 

@@ -18,9 +18,9 @@ from scipy import stats
 
 import quoron
 from quoron import config as configs
-from quoron.api import resuming
+from quoron.api import simulating
 from quoron.cli.app import invoke
-from quoron.cli.common import sweep
+from quoron.cli.tables import sweep
 from quoron.engine.choice import Inline
 from quoron.engine.processes import Workers
 from quoron.reports import terminal as progress
@@ -216,7 +216,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         comparison.carry_out(request, tmp_path, watcher=Killing(), engine=ONE)
     assert not any(Path(f"/proc/{number}").exists() for number in numbers)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
-        resuming.stored(tmp_path)
+        simulating.stored(tmp_path)
     watched = Watched()
     complete = comparison.carry_out(
         comparison.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)

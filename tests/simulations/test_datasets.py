@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.data import TablePopulation, index, item_store
-from quoron.data.item_store import ItemStore
-from quoron.data.population import DatasetPopulation, from_dataset
+from quoron.data import TablePopulation, index
+from quoron.data import population as on_disk
+from quoron.data.population import DatasetPopulation, ItemStore, from_dataset
 from quoron.data.rows import RowSpan
 from quoron.data.table import from_table
 from quoron.engine import inline
+from quoron.engine.choice import ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, read_label
@@ -69,7 +69,7 @@ def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path
 def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> DatasetPopulation:
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
-    monkeypatch.setattr(item_store, "Scratch", lambda: pytest.fail("written to disk"))
+    monkeypatch.setattr(on_disk, "Scratch", lambda: pytest.fail("written to disk"))
     inline = crowd.read_in(np.arange(crowd.users))
     assert inline.held.places(np.arange(3)).tolist() == [0, 1, 2]
     return inline
@@ -77,7 +77,7 @@ def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> Data
 
 @pytest.mark.parametrize("counts", [(1, 300), (300, 1), (200, 1, 200), (1, 1, 300, 1), (301,)])
 def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path, monkeypatch):
-    monkeypatch.setattr(item_store, "STAGE", (0, 2000))
+    monkeypatch.setattr(on_disk, "STAGE", (0, 2000))
     who = np.repeat([f"u{each}" for each in range(len(counts))], counts)
     table = rows(len(who), most=1).set_column(0, "who", pa.array(who))
     ours, theirs = both(tmp_path / "d", in_order(table, tmp_path / "d"), test_fraction=0.0)
@@ -116,9 +116,9 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
 def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
     """The rows of a table that are kept, all of one user, as a store makes them."""
     many = table.num_rows
-    buffer = item_store.RowBuffer.of(many, rules.dimension, weighted=rules.weight is not None)
+    buffer = on_disk.RowBuffer.of(many, rules.dimension, weighted=rules.weight is not None)
     span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
-    kept = int(item_store._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
+    kept = int(on_disk._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
     whole = buffer.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 
@@ -186,13 +186,13 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     order = np.random.Generator(np.random.Philox(1)).permutation(crowd.users)
     crowd = crowd.read_in(order)
     opened_chunks: list[int] = []
-    read_back = item_store.ItemStore._read_back
+    read_back = on_disk.ItemStore._read_back
 
     def noted(self, chunk):
         opened_chunks.append(chunk)
         return read_back(self, chunk)
 
-    monkeypatch.setattr(item_store.ItemStore, "_read_back", noted)
+    monkeypatch.setattr(on_disk.ItemStore, "_read_back", noted)
     for cohort in np.array_split(order, 17):
         crowd.items(cohort)
     assert sum(read) == table.num_rows
@@ -217,7 +217,7 @@ def test_questions_take_a_folder(tmp_path):
 
 
 def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = item_store.ReusedMemory()
+    memory = on_disk.ReusedMemory()
     taken = memory.take(64)
     at, part = taken.ctypes.data, taken[8:24].view(np.float64)
     del taken
@@ -262,7 +262,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         for name, call in calls.items():
             monkeypatch.setattr(os, name, refusing(call))
     else:
-        monkeypatch.setattr(item_store, "_directly", lambda file, wanted: False)
+        monkeypatch.setattr(on_disk, "_directly", lambda file, wanted: False)
     ours, theirs = (
         make(given, RULES, user="who", loss=Logistic())
         for make, given in ((from_dataset, tmp_path / "d"), (from_table, table))
@@ -322,13 +322,13 @@ def test_a_byte_that_comes_back_as_another_is_noticed(draw, tmp_path, monkeypatc
 
 def test_a_checksum_is_of_every_bit_and_of_the_order_of_pages():
     data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 4 * 1024, np.uint32)
-    kept = item_store.checksum([data])
-    assert item_store.checksum([data[:1024], data[1024:].view(np.float32)]) == kept
-    assert item_store.checksum([data[1024:], data[:1024]]) != kept
+    kept = on_disk.checksum([data])
+    assert on_disk.checksum([data[:1024], data[1024:].view(np.float32)]) == kept
+    assert on_disk.checksum([data[1024:], data[:1024]]) != kept
     for at in (0, 2000, len(data) - 1):
         for bit in range(32):
             data[at] ^= np.uint32(1 << bit)
-            assert item_store.checksum([data]) != kept
+            assert on_disk.checksum([data]) != kept
             data[at] ^= np.uint32(1 << bit)
 
 

@@ -14,8 +14,8 @@ import quoron
 from problems import problem_of
 from quoron.data import Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.engine import inline
+from quoron.engine.choice import ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Encoding, Signs

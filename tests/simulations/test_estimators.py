@@ -25,9 +25,12 @@ from quoron.sklearn import (
     PrivateLogisticRegression,
     PrivateRidge,
     UnfitRows,
+    labels_in_range,
+    labels_of_classes,
+    owners,
+    table_of,
 )
-from quoron.training import arrays, lifetime
-from quoron.training.arrays import labels_in_range, owners, table_of
+from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
 from quoron_server.storage.lifetime_ledger import Charge
 from quoron_server.wording import sentence
@@ -75,12 +78,12 @@ def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
 def test_one_odd_label_or_name_in_a_list_is_its_own_rows_business():
     """numpy would make text of all of them: no class would be found, and every user be another."""
     labels, names = Y.tolist(), [f"{each:03}" for each in USERS]
-    before = arrays.labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
-    users = arrays.owners(names, len(Y)).to_pylist()
+    before = labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
+    users = owners(names, len(Y)).to_pylist()
     labels[0], names[7] = "odd", 7
-    after = arrays.labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
+    after = labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
     assert after == [None, *before[1:]]
-    assert arrays.owners(names, len(Y)).to_pylist() == [*users[:7], "7", *users[8:]]
+    assert owners(names, len(Y)).to_pylist() == [*users[:7], "7", *users[8:]]
 
 
 def test_missing_groups_raise_and_charge_nothing(ledger):

@@ -18,22 +18,18 @@ import pytest
 import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
-from quoron.data import Synthetic
 from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
-from quoron.engine.inline import InlineEngine
 from quoron.federation import client_items, engine, launch, programs
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
 from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
 from quoron.federation.launch import Local
-from quoron.federation.programs import Faults
+from quoron.federation.programs import Slow
 from quoron.federation.submission import declared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.silos import Silos
 from small_run import TOML
@@ -70,22 +66,12 @@ class TestOrders:
         assert reached(listen) == where
 
 
-class TestFaults:
-    @pytest.mark.parametrize(
-        ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
-    )
-    def test_a_share_of_the_clients_is_slow(self, text: str, slow: tuple[int, float]) -> None:
-        delays = [Faults.parse(slow=text).delay(client, 20) for client in range(1, 21)]
-        assert (sum(each > 0 for each in delays), max(delays)) == slow
-
-    def test_who_is_silent_is_who_drops_out_of_the_inline_engine(self) -> None:
-        people = Synthetic(family="logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))
-        faults, engine = Faults.parse(dropout=0.3), InlineEngine(people, seed=5, dropout=0.3)
-        for round_ in range(5):
-            told = engine.rows(Question(round_, np.arange(40), AverageGradient(np.zeros((1, 2)), (1.0,))))
-            assert (told.status == Status.MISSING).tolist() == [
-                faults.silent(user + 1, round_, 5) for user in range(40)
-            ]
+@pytest.mark.parametrize(
+    ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
+)
+def test_a_share_of_the_clients_is_slow(text: str, slow: tuple[int, float]) -> None:
+    delays = [Slow.parse(text).delay(client, 20) for client in range(1, 21)]
+    assert (sum(each > 0 for each in delays), max(delays)) == slow
 
 
 def test_only_the_engine_service_has_clients_and_faults() -> None:
@@ -317,7 +303,7 @@ class TestItems:
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
         prepared, folder = runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path), Folder(tmp_path)
         give(folder, prepared.config, tmp_path)
-        programs.write(folder, prepared, Faults())
+        programs.write(folder, prepared, Slow())
         simulation = programs.read(folder)
         assert simulation is not None
         for number in (1, 7, 30):

@@ -18,8 +18,8 @@ from dying import Moment
 from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.reports import data_quality as words
 from quoron.results import restored
+from quoron.training import data_quality as words
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Range, Signs

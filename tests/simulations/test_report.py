@@ -339,7 +339,7 @@ def test_a_damaged_model_or_configuration_is_named(tmp_path):
     with pytest.raises(RunError, match=r"model.npz as it was written"):
         folder.model()
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"text of a configuration in .*config.toml, got UnicodeDecodeError"):
+    with pytest.raises(ConfigError, match=r"Expected .*config.toml to be UTF-8 text"):
         folder.config()
 
 

@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.data import user_rows
 from quoron.data.index import opened
-from quoron.data.item_store import ItemStore
+from quoron.data.population import ItemStore
 from quoron.data.rows import Rows
 from quoron.data.user_rows import UserReading, first_rows, group
 from quoron.planning.plans import Prepared
@@ -79,7 +79,7 @@ class TestTheFirstRows:
         read = laid(row_files.rows(300, most=40), tmp_path / "rows")  # type: ignore[operator]
         if small:
             for name, value in (("CHUNK", 1000), ("SEGMENT", 100), ("STAGE", (3000, 3000))):
-                monkeypatch.setattr(f"quoron.data.item_store.{name}", value)
+                monkeypatch.setattr(f"quoron.data.population.{name}", value)
             monkeypatch.setenv("QUORON_MEMORY", "1000")
         rows = Rows.of(opened(tmp_path / "rows", "who"), row_files.RULES)
         loss = make_loss("logistic", feature_norm=1.0)
@@ -104,7 +104,7 @@ class TestTheFirstRows:
         elif kind == "parquet":
             pq.write_table(people, path)
         held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
-        items = held.items()
+        items = held.items
         assert isinstance(items, ItemBatch)
         users, whose = group(people, "who")
         kept = first_rows(whose, MOST)

@@ -22,11 +22,10 @@ from quoron.cli.app import invoke
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
 from quoron.data.table import from_table
-from quoron.engine import sharded as engines
-from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
+from quoron.engine import choice as engines
+from quoron.engine.choice import Flower, Inline, Ray, Service, ShardedEngine, from_spec, of_processes
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Died
-from quoron.engine.sharded import ShardedEngine, of_processes
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation import sources

@@ -18,9 +18,8 @@ import quoron
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
 from quoron.engine import on_ray
-from quoron.engine.choice import Inline, Ray
+from quoron.engine.choice import Inline, Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import ShardedEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question

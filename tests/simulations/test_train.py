@@ -22,10 +22,10 @@ from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
 from quoron.data.users import Declared
-from quoron.engine.sharded import KeyedRandomness
+from quoron.engine.choice import KeyedRandomness
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
-from quoron.training.table import CuratorEngine, HeldRows
+from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -60,7 +60,8 @@ def charged(ledger: Path, population: str = "everyone") -> list[float]:
 def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
-    monkeypatch.setattr(HeldRows, "items", lambda *_: pytest.fail("the table was looked at"))
+    for reader in ("digest_of", "CuratorEngine"):  # all that is made of items
+        monkeypatch.setattr(f"quoron.training.run.{reader}", lambda *_, **__: pytest.fail("the table was looked at"))
     with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
@@ -72,7 +73,7 @@ def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_p
         assert charged(ledger, "clinic 7") == [8.0]
         raise InterruptedError
 
-    monkeypatch.setattr(HeldRows, "items", looking)
+    monkeypatch.setattr("quoron.training.run.digest_of", looking)  # which reads them first
     with pytest.raises(InterruptedError):
         train(people, tmp_path / "run", population="clinic 7")
 

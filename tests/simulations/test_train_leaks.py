@@ -256,7 +256,7 @@ def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
         held = table.hold(config, base, frame, **given)
         owners, marks = held._marks[0]
         users = np.unique(owners[marks[:, 0] & 1 == 0])
-        return replace(held, declared=replace(held.declared, users=len(users)), _items=held._items.of(users))
+        return replace(held, declared=replace(held.declared, users=len(users)), items=held.items.of(users))
 
     monkeypatch.setattr(run, "hold", counting)
     assert "run/plan.json" in differing("nothing at all", twin=True)
@@ -268,7 +268,7 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
     write_files = run.result.write
 
     def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
-        folder.write_text("inputs", run.digest_of(prepared.scene.held.items()).hex())
+        folder.write_text("inputs", run.digest_of(prepared.scene.held.items).hex())
         return write_files(prepared, folder, *given)
 
     monkeypatch.setattr(run.result, "write", keeping)

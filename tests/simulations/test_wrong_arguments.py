@@ -308,7 +308,7 @@ def test_zero_is_no_guarantee_and_not_taken_for_what_is_usual(name: str, tmp_pat
 
 
 def test_commands_that_run_something_go_through_the_doors() -> None:
-    for name in ("app", "train"):
+    for name in ("app", "tables"):
         text = (ROOT / "simulations" / "quoron" / "cli" / f"{name}.py").read_text(encoding="utf-8")
         imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
         rooms = {node.module for node in imports}

@@ -1,4 +1,4 @@
-"""`quoron.simulate`, `plan` and `compare`: what runs would reach, on made-up or shipped users, or on a table's.
+"""`quoron.simulate`, `plan`, `compare` and `resume`: what runs would reach, and whatever a folder holds.
 
 run = quoron.simulate("quickstart", epsilon=2.0)
 print(run.summary)
@@ -16,6 +16,7 @@ from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import terminal as bars
+from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
@@ -24,7 +25,7 @@ from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
-from quoron_privacy.errors import Infeasible, QuoronError, RunError
+from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED
@@ -35,12 +36,16 @@ from quoron_server.rounds import Observer
 if TYPE_CHECKING:
     from quoron.planning import questions
     from quoron.planning.questions import Enough
-    from quoron.training import estimated
+    from quoron.training import estimated, tuning
+    from quoron.training import result as results
     from quoron.training import run as training
+    from quoron.training.result import TrainedTable
 else:
     questions = OnFirstUse("quoron.planning.questions")
     estimated = OnFirstUse("quoron.training.estimated")  # of a table without declared bounds
     training = OnFirstUse("quoron.training.run")
+    tuning = OnFirstUse("quoron.training.tuning")
+    results = OnFirstUse("quoron.training.result")
 
 
 @entry_point
@@ -149,11 +154,8 @@ def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
     if is_wanted(config, simulated=True):
         asked, users = estimated.undeclared(config, Path.cwd(), frame)
 
-        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
-            try:
-                return estimated.narrowest_plan(config, asked, problem.users)
-            except QuoronError as error:
-                return error
+        def plan(config: Config, problem: Problem) -> RunPlan:
+            return estimated.narrowest_plan(config, asked, problem.users)
 
         problem = estimated.narrowest_problem(config, asked, users)
         found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
@@ -230,6 +232,51 @@ def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: 
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
     with RunFolder(folder).resumable(), bars.display(progress) as watcher:
         return comparisons.carry_out(request, folder, watcher=watcher, engine=engine)
+
+
+@entry_point
+def resume(
+    directory: str | Path,
+    observers: Sequence[Observer] = (),
+    *,
+    progress: bool | None = None,
+    engine: str | Engine = "inline",
+) -> "SimulatedRun | TrainedTable | Comparison":
+    """Continue an interrupted run from its last committed round; a complete one is returned.
+
+    A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.
+
+    Of a comparison the runs that are not complete are carried out, in processes of their own; `progress` says whether
+    bars are shown of them on standard error.
+
+    Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
+    goes on with the same call of `train`, as its table is stored nowhere.
+    """
+    where = from_spec(engine)
+    if isinstance(where, Service) and where.clients is not None:
+        raise ConfigError(f"Expected no clients to resume a run, got clients={where.clients}. Leave them out.")
+    if comparisons.is_comparison(Path(directory)):
+        request = comparisons.stored_request(Path(directory))
+        return carried_out(request, Path(directory), inline_or_ray(where), progress)
+    folder = RunFolder(Path(directory))
+    with folder.resumable():
+        if folder.is_search:
+            return tuning.resume(folder)
+        if folder.is_training:
+            return training.resume(folder, observers, engine=inline_or_ray(where))
+        prepared = runs.prepare(folder.config(), folder.path)
+        return carry_out(where, prepared, folder, folder.path, observers)
+
+
+def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
+    """Return what the folder of a complete run, or comparison, holds. RunError before it is complete."""
+    if comparisons.is_comparison(Path(directory)):
+        return comparisons.stored(Path(directory))
+    folder = RunFolder(Path(directory))
+    folder.config()
+    if folder.is_search:
+        return tuning.stored(folder)
+    return results.stored(folder) if folder.is_training else from_json(folder.summary())
 
 
 def algorithms() -> list[dict[str, Any]]:

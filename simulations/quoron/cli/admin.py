@@ -1,15 +1,4 @@
-"""`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation.
-
-A copy of the database while it is used, and a database restored from one.
-
-`quoron admin health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC.
-
-`quoron admin silo`: what a silo's state says of its users, to the silo only, and how a user leaves.
-
-`quoron admin tokens`: who may call a coordinator's control plane, as what, and for how long.
-
-`quoron admin users`: who takes part in a federation, leaves, or replaces whom; how members were drawn.
-"""
+"""`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation."""
 
 import json
 from dataclasses import asdict
@@ -21,8 +10,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.client import give_receipt
-from quoron.cli.common import Csv, dialect, seconds_of
+from quoron.cli.common import Csv, JsonLines, dialect, give_receipt, seconds_of
 from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, connects, reached
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -41,7 +29,6 @@ else:  # when a command is called
     stored = OnFirstUse("quoron_server.service.tokens")
 
 
-JsonLines = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -142,17 +129,13 @@ def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | Non
 def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: float) -> str:
     """The status SERVING; RunError, with the reason, if it is another or nobody answers within `timeout` seconds."""
     import grpc
-    from grpc_health.v1 import health_pb2
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     channel = grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure)
     with channel:
         try:
-            ask = channel.unary_unary(
-                "/grpc.health.v1.Health/Check",
-                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-                response_deserializer=health_pb2.HealthCheckResponse.FromString,
-            )
-            reply = ask(health_pb2.HealthCheckRequest(), timeout=timeout)
+            service: Any = health_pb2_grpc.HealthStub(channel)
+            reply = service.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
         except grpc.RpcError as error:
             code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
             raise RunError(f"Expected a coordinator that serves at {address}, got {code}. Is it running?") from None

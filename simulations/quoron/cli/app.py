@@ -18,36 +18,12 @@ import typer
 from click.core import ParameterSource
 from typer.core import TyperGroup
 
-import quoron
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import second_server as cli_second_server
-from quoron.cli import train as cli_train
-from quoron.cli.common import (
-    INTERRUPTED,
-    Algorithm,
-    AnyEngine,
-    Categorical,
-    Epsilon,
-    Json,
-    Label,
-    Numeric,
-    Out,
-    Run,
-    Seed,
-    Settings,
-    Source,
-    User,
-    described,
-    err,
-    interruptible,
-    progress,
-    showing,
-    shows_progress,
-)
-from quoron.cli.tables import bounds, evaluate, stats
-from quoron.cli.train import compare, show, tune
-from quoron_privacy.errors import Infeasible, QuoronError, RunError
+from quoron.cli import tables as cli_tables
+from quoron.cli.common import INTERRUPTED, err
+from quoron_privacy.errors import QuoronError, RunError
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {
@@ -165,88 +141,14 @@ def _program(
         print(context.get_help())
 
 
-@app.command()
-def simulate(
-    source: Source = "quickstart",
-    user: User = None,
-    label: Label = None,
-    numeric: Numeric = None,
-    categorical: Categorical = None,
-    epsilon: Epsilon = None,
-    algorithm: Algorithm = None,
-    seed: Seed = None,
-    out: Out = None,
-    no_evaluate: Annotated[
-        bool, typer.Option("--no-evaluate", help="Measure nothing; short for run.evaluate=false.")
-    ] = False,
-    settings: Settings = None,
-    as_json: Json = False,
-    engine: AnyEngine = "inline",
-) -> None:
-    """Train privately over a simulated population, and show what it reached and what it cost."""
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
-    asked["evaluate"] = False if no_evaluate else None
-    asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
-    asked |= described(user, label, numeric, categorical)
-    with interruptible():
-        result = quoron.simulate(source, **asked, engine=engine)
-    showing.show(result, as_json=as_json)
-
-
-@app.command()
-def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> None:
-    """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
-    with progress(as_json=as_json) as observer, interruptible():
-        result = quoron.resume(run, [observer], progress=shows_progress(as_json=as_json), engine=engine)
-    showing.show(result, as_json=as_json)
-
-
-@app.command()
-def plan(
-    source: Source = "quickstart",
-    user: User = None,
-    label: Label = None,
-    numeric: Numeric = None,
-    categorical: Categorical = None,
-    epsilon: Epsilon = None,
-    algorithm: Algorithm = None,
-    settings: Settings = None,
-    risk: Annotated[
-        str | None,
-        typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched.
-
-    A round is what papers count as a batch gradient step (docs/rounds.md).
-    """
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or ()}
-    asked |= described(user, label, numeric, categorical)
-    try:
-        planned = quoron.plan(source, **asked, risk=risk)
-    except Infeasible as error:  # what would be feasible comes before the error
-        if error.advice is not None:
-            showing.show_advice(error.advice, str(error), as_json=as_json)
-        raise
-    showing.show_plan(planned, as_json=as_json)
-
-
 admin = typer.Typer(cls=Grouped, help="Set up and keep a federation.", no_args_is_help=True)
 cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_federation.local, name="local")
 app.add_typer(cli_second_server.app, name="second-server")
-app.command()(cli_train.train)
-app.command()(cli_train.predict)
-app.command()(evaluate)
-app.command()(cli_train.example)
-app.command()(compare)
-app.command()(tune)
-app.command()(bounds)
-app.command()(stats)
-app.command()(show)
+for command in cli_tables.COMMANDS:
+    app.command()(command)
 
 
 EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "prometheus_client", "sqlalchemy"), "federation")

@@ -1,15 +1,11 @@
-"""What commands share: arguments, the display, what prints their results, and how an interruption is shown.
+"""What commands share: options, how their texts are read, the display, and what prints results."""
 
-Options of the commands that take a table: those words of `quoron.data.columns` that are options.
-"""
-
+import json
 import math
 import os
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-import quoron
-from quoron.data.columns import TYPED, read
-from quoron.presets import presets
-from quoron.toml_text import assignment, pairs
-from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError
+from quoron.toml_text import pairs
+from quoron_privacy.errors import ConfigError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -41,56 +33,6 @@ RARE = "More options"  # the panel of what few need
 CSV = ("separator", "decimal", "encoding", "quoting")
 
 
-def sources(typed: str) -> list[tuple[str, str]]:
-    """Presets and files that complete what is typed, each with what it shows."""
-    ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
-    return ready + [(path, "") for path in files(typed)]
-
-
-def files(typed: str) -> list[str]:
-    """Tables and configurations that complete what is typed, and folders that may hold some."""
-    folder = Path(typed) if typed.endswith("/") else Path(typed).parent
-    found = folder.iterdir() if folder.is_dir() else ()
-    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
-    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
-    return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
-
-
-def run_folders(typed: str) -> list[str]:
-    """Folders below runs/ that complete what is typed."""
-    found = (path.parent for name in ("config.toml", "comparison.json") for path in Path().glob(f"runs/*/{name}"))
-    return sorted(str(folder) for folder in found if str(folder).startswith(typed))
-
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="[PRESET|CONFIG.TOML|TABLE]",
-        help="A preset's name, a TOML file, or a table with what its columns are.",
-        autocompletion=sources,
-    ),
-]
-User = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is; needed.")]
-Label = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Column to predict, or a comparison such as 'delay > 15'; needed."),
-]
-Numeric = Annotated[
-    list[str] | None,
-    typer.Option(metavar=TYPED["numeric"][0], help="Public range of each column of numbers."),
-]
-Categorical = Annotated[
-    list[str] | None,
-    typer.Option(metavar=TYPED["categorical"][0], help="Public values of a column of words; once for each column."),
-]
-Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
-Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
-Algorithm = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
-]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
-Seed = Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")]
-Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
 Csv = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,21 +42,6 @@ Csv = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
-
-
-def described(
-    user: str | None, label: str | None, numeric: list[str] | None, categorical: list[str] | None
-) -> dict[str, Any]:
-    """Arguments of `quoron.train` that describe a table. ConfigError as of `quoron.data.columns.read`."""
-    typed = {"numeric": numeric, "categorical": categorical}
-    columns = {name: read(name, texts) for name, texts in typed.items() if texts}
-    return {"user": user, "label": label, "columns": columns or None}
-
-
-def opened(table: str, csv: list[str] | None) -> Any:
-    """A table whose text is written as `csv` says; nothing of it is read yet."""
-    return quoron.read_table(table, **csv_words(csv))
 
 
 def dialect(csv: list[str] | None) -> "Dialect":
@@ -127,26 +54,6 @@ def dialect(csv: list[str] | None) -> "Dialect":
 def csv_words(csv: list[str] | None) -> dict[str, Any]:
     """Read what --csv says, by key. ConfigError as of `keyed`."""
     return keyed("--csv", csv, dict.fromkeys(CSV, lambda _, text: text))
-
-
-def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
-
-    >>> sweep(["privacy.epsilon=[0.5, 1]"])
-    {'privacy.epsilon': [0.5, 1]}
-    """
-    found: dict[str, list[Any]] = {}
-    for text in texts:
-        key, _, value = text.partition("=")
-        read: Any = assignment(text) if value.strip().startswith("[") else None
-        if read is None:
-            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
-        for part in key.strip().split("."):
-            read = read[part.strip().strip('"')]
-        if key.strip() in found:
-            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
-        found[key.strip()] = read
-    return found
 
 
 def keyed(
@@ -202,40 +109,17 @@ def bytes_of(option: str, text: str) -> int:
     return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
 
 
-Population = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
-]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of docs/config-reference.md, such as budget.rounds=9."),
 ]
-Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-AnyEngine = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="inline, ray, flower or service, as in service:clients=20; docs/config-reference.md.",
-    ),
-]
-InlineOrRay = Annotated[
-    str,
-    typer.Option(
-        "--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4; docs/config-reference.md."
-    ),
-]
+JsonLines = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
 def of_program(name: str) -> Any:
     """The value of an option of the program, which stands before the command."""
     return click.get_current_context().find_root().params.get(name)
-
-
-def check_page(path: Path | None) -> None:
-    """ConfigError where no page could be written, before anything is charged."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
 
 
 def shows_progress(*, as_json: bool) -> bool:
@@ -250,30 +134,6 @@ def progress(*, as_json: bool) -> "Display":
     return display(shows_progress(as_json=as_json))
 
 
-@contextmanager
-def doubts() -> Iterator[None]:
-    """Show what quoron warns of, such as a plan that is no better than not training, as lines on standard error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-
-        def shown(message: Warning | str, *_: object, **__: object) -> None:
-            err().print(f"Warning: {message}", soft_wrap=True, highlight=False, markup=False, style="yellow")
-
-        warnings.showwarning = shown
-        yield
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Tell what an interruption says of how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        for how in getattr(stopped, "__notes__", ()):
-            err().print(how, soft_wrap=True, highlight=False, markup=False)
-        raise typer.Exit(INTERRUPTED) from None
-
-
 def err() -> "Console":
     """Standard error, for people."""
     from quoron.reports.terminal import Terminal
@@ -286,3 +146,14 @@ def say(found: Any, words: str = "", *, as_json: bool) -> None:
     from quoron_server.serial import dumps
 
     print(dumps(found) if as_json else words, flush=True)
+
+
+def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
+    """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
+    if where is not None:
+        from quoron.run_folder import write
+        from quoron_client.durable import PRIVATE
+
+        again = "All is done: say the same again with another place."
+        write(where, f"{json.dumps(told, indent=1)}\n".encode(), advice=again, mode=PRIVATE)
+    print(printable(words))

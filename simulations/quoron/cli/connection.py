@@ -1,7 +1,4 @@
-"""Options that several commands share: how a control plane is reached, and by which files and tokens one is known.
-
-`quoron login`: keeps under a name where a coordinator is and what lets you in, for the commands of operators.
-"""
+"""Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
 
 import logging
 import os

@@ -241,8 +241,7 @@ def _candidate_row(each: Candidate, chosen: str) -> tuple[str, ...]:
 
 def _risk(each: Candidate) -> str:
     """What a candidate predicts; what is above the start's says that."""
-    risk = each.guess if each.predicted is None else each.predicted
-    if each.plan is not None and risk is not None and risk > start_risk(each.plan.problem):
+    if each.plan is not None and each.risk is not None and each.risk > start_risk(each.plan.problem):
         return "more than the start's"
     return risk_words(each.predicted, each.guess)
 

@@ -1,24 +1,462 @@
-"""`quoron bounds`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
+"""Commands of one's own table, and of simulations: from a plan to a model, and what is asked of either."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 import quoron
-from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
+from quoron.cli.common import (
+    INTERRUPTED,
+    RARE,
+    Csv,
+    Json,
+    Settings,
+    csv_words,
+    err,
+    keyed,
+    number,
+    progress,
+    showing,
+    shows_progress,
+    whole,
+)
 from quoron.data.columns import TYPED, read
-from quoron_client.data.formats import is_folder
+from quoron.presets import presets
+from quoron.toml_text import assignment
+from quoron_client.data.formats import is_folder, is_table
+from quoron_privacy.errors import ConfigError, Infeasible, nearest
 
+LISTS = ("presets", "algorithms")
+
+
+def sources(typed: str) -> list[tuple[str, str]]:
+    """Presets and files that complete what is typed, each with what it shows."""
+    ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+    return ready + [(path, "") for path in files(typed)]
+
+
+def files(typed: str) -> list[str]:
+    """Tables and configurations that complete what is typed, and folders that may hold some."""
+    folder = Path(typed) if typed.endswith("/") else Path(typed).parent
+    found = folder.iterdir() if folder.is_dir() else ()
+    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
+    return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
+
+
+def run_folders(typed: str) -> list[str]:
+    """Folders below runs/ that complete what is typed."""
+    found = (path.parent for name in ("config.toml", "comparison.json") for path in Path().glob(f"runs/*/{name}"))
+    return sorted(str(folder) for folder in found if str(folder).startswith(typed))
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="[PRESET|CONFIG.TOML|TABLE]",
+        help="A preset's name, a TOML file, or a table with what its columns are.",
+        autocompletion=sources,
+    ),
+]
+Described = dict[str, Any]  # arguments of `quoron.train` that say what a table's columns are
+DESCRIBED: dict[str, Any] = {  # the options that say it
+    "user": Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is; needed.")],
+    "label": Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column to predict, or a comparison such as 'delay > 15'; needed."),
+    ],
+    "numeric": Annotated[
+        list[str] | None,
+        typer.Option(metavar=TYPED["numeric"][0], help="Public range of each column of numbers."),
+    ],
+    "categorical": Annotated[
+        list[str] | None,
+        typer.Option(metavar=TYPED["categorical"][0], help="Public values of a column of words; once for each column."),
+    ],
+}
+Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
+Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
+Algorithm = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
+Seed = Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
+OwnTable = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE|CONFIG.TOML",
+        help="A table with one item a row, and what its columns are; or a TOML file that says it, or a preset.",
+        autocompletion=sources,
+    ),
+]
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
-User = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")]
+UserColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")]
+Population = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
+]
+Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
+ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
+AnyEngine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="inline, ray, flower or service, as in service:clients=20; docs/config-reference.md.",
+    ),
+]
+InlineOrRay = Annotated[
+    str,
+    typer.Option(
+        "--engine", metavar="inline|ray[:KEY=VALUE,...]", help="As in inline:workers=4; docs/config-reference.md."
+    ),
+]
+
+
+def describes(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options `DESCRIBED` behind its source; it gets what they say as its first."""
+    _, source, *others = signature(command).parameters.values()
+    options = [Parameter(name, source.kind, default=None, annotation=kind) for name, kind in DESCRIBED.items()]
+    parameters = [source, *options, *others]
+
+    @wraps(command)
+    def described(**given: Any) -> None:
+        told = {name: given.pop(name) for name in DESCRIBED}
+        columns = {name: read(name, texts) for name in TYPED if (texts := told.pop(name))}
+        command(described=told | {"columns": columns or None}, **given)
+
+    described.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(described)["__signature__"] = signature(command).replace(parameters=parameters)
+    return described
+
+
+def _listed(text: str) -> list[str]:
+    """Return names that commas part."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def opened(table: str, csv: list[str] | None) -> Any:
+    """A table whose text is written as `csv` says; nothing of it is read yet."""
+    return quoron.read_table(table, **csv_words(csv))
+
+
+def check_page(path: Path | None) -> None:
+    """ConfigError where no page could be written, before anything is charged."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
+
+
+def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+
+    >>> sweep(["privacy.epsilon=[0.5, 1]"])
+    {'privacy.epsilon': [0.5, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        read: Any = assignment(text) if value.strip().startswith("[") else None
+        if read is None:
+            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
+        for part in key.strip().split("."):
+            read = read[part.strip().strip('"')]
+        if key.strip() in found:
+            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
+        found[key.strip()] = read
+    return found
+
+
+@contextmanager
+def doubts() -> Iterator[None]:
+    """Show what quoron warns of, such as a plan that is no better than not training, as lines on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+
+        def shown(message: Warning | str, *_: object, **__: object) -> None:
+            err().print(f"Warning: {message}", soft_wrap=True, highlight=False, markup=False, style="yellow")
+
+        warnings.showwarning = shown
+        yield
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Tell what an interruption says of how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        for how in getattr(stopped, "__notes__", ()):
+            err().print(how, soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@describes
+def train(
+    described: Described,
+    source: OwnTable,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    algorithm: Algorithm = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
+    ] = None,
+    out: Out = None,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
+    ] = False,
+    as_json: Json = False,
+    engine: InlineOrRay = "inline",
+    population: Population = None,
+) -> None:
+    """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
+    from quoron.engine.choice import inline_or_ray
+
+    where = inline_or_ray(engine)  # refused before a dry run, too
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
+    asked |= {"holdout": holdout, "settings": settings or (), "population": population}
+    asked |= described
+    if dry_run:
+        from quoron.api.training import plan_training
+
+        planned = plan_training(source, compare=as_json, **asked)
+        showing.show_plan(planned, as_json=as_json, brief=True)
+        return
+    with progress(as_json=as_json) as observer, interruptible(), doubts():
+        trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
+    showing.show(trained, as_json=as_json)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A .csv or .parquet file; CSV on standard output without.")
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
+    ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="share|NUMBER",
+            help="The probability from which a row is of the second class, or for each class its released share; "
+            "default: the model's, which is 0.5.",
+        ),
+    ] = None,
+    csv: Csv = None,
+) -> None:
+    """Predict the label of every row of a table with a model that was trained, in the label's own values."""
+    from quoron.model import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
+
+    trained, decided = quoron.load(model), threshold_of(threshold)
+    rows = rows_of(trained, opened(table, csv))
+    found = predictions(trained, rows, scores=scores, threshold=decided)
+    write_predictions(found, out)
+    typer.echo(trained.stated(), err=True)
+    if trained.evaluation is not None:
+        each, users = trained.evaluation.figures[0], trained.evaluation.users
+        figure = f"{each.name} per {each.per} of {users:,} held-out users, with 95 %: {each.text()}"
+        typer.echo(f"As stated by its author, too: {figure}", err=True)
+    for remark in unread(trained, rows):
+        typer.echo(remark, err=True)
+    if (said := one_for_all(trained, found, decided)) is not None:
+        typer.echo(said, err=True)
+
+
+def example(
+    name: Annotated[str, typer.Argument(metavar="PRESET", help="A preset over a shipped table.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
+) -> None:
+    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
+    from quoron.simulation.sources import write_example
+
+    for path in write_example(name, out):
+        print(path)
+
+
+@describes
+def tune(
+    described: Described,
+    source: OwnTable,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
+    ] = None,
+    trials: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="mean=N, by default twice the number of settings; most=N, by default five times the mean, three times "
+            "if padded; padded=1: always carry out `most` trials, so that the duration hides their number.",
+            rich_help_panel=RARE,
+        ),
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
+    ] = None,
+    out: Out = None,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
+    ] = False,
+    as_json: Json = False,
+    population: Population = None,
+) -> None:
+    """Train with several settings and release the best by a private score: one price, stated before it begins."""
+    names = None if algorithms is None else _listed(algorithms)
+    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
+    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or ()}
+    asked |= {"population": population} | described
+    if dry_run:
+        showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
+        return
+    with interruptible(), doubts():
+        tuned = quoron.tune(source, **asked)
+    showing.show(tuned, as_json=as_json)
+
+
+@describes
+def compare(
+    described: Described,
+    source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that guarantee privacy without."),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
+    ] = 5,
+    engine: InlineOrRay = "inline",
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
+    names = None if algorithms is None else _listed(algorithms)
+    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}
+    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine}
+    asked |= described
+    with interruptible():
+        comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
+    showing.show(comparison, as_json=as_json)
+
+
+@describes
+def simulate(
+    described: Described,
+    source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    algorithm: Algorithm = None,
+    seed: Seed = None,
+    out: Out = None,
+    no_evaluate: Annotated[
+        bool, typer.Option("--no-evaluate", help="Measure nothing; short for run.evaluate=false.")
+    ] = False,
+    settings: Settings = None,
+    as_json: Json = False,
+    engine: AnyEngine = "inline",
+) -> None:
+    """Train privately over a simulated population, and show what it reached and what it cost."""
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
+    asked["evaluate"] = False if no_evaluate else None
+    asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
+    asked |= described
+    with interruptible():
+        result = quoron.simulate(source, **asked, engine=engine)
+    showing.show(result, as_json=as_json)
+
+
+def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> None:
+    """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
+    with progress(as_json=as_json) as observer, interruptible():
+        result = quoron.resume(run, [observer], progress=shows_progress(as_json=as_json), engine=engine)
+    showing.show(result, as_json=as_json)
+
+
+@describes
+def plan(
+    described: Described,
+    source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    algorithm: Algorithm = None,
+    settings: Settings = None,
+    risk: Annotated[
+        str | None,
+        typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched.
+
+    A round is what papers count as a batch gradient step (docs/rounds.md).
+    """
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or ()}
+    asked |= described
+    try:
+        planned = quoron.plan(source, **asked, risk=risk)
+    except Infeasible as error:  # what would be feasible comes before the error
+        if error.advice is not None:
+            showing.show_advice(error.advice, str(error), as_json=as_json)
+        raise
+    showing.show_plan(planned, as_json=as_json)
+
+
+def show(
+    thing: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=run_folders
+        ),
+    ],
+    details: Annotated[
+        bool, typer.Option("--details", help="Of a run: every number, the theorem, all coefficients.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a complete run or comparison; or list the presets, or the algorithms.
+
+    An algorithm is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a published
+    step is changed because a proof needs it) or ours. No paper prints the steps of ours; those that are named come
+    closest.
+    """
+    if thing == "presets":
+        showing.show_presets(as_json=as_json)
+    elif thing == "algorithms":
+        showing.show_algorithms(as_json=as_json)
+    elif Path(thing).is_dir():
+        from quoron.api import simulating
+
+        showing.show_stored(simulating.stored(thing), Path(thing), as_json=as_json, details=details)
+    else:
+        close = nearest(thing, [*LISTS, *run_folders("")], "Runs are listed under runs/.")
+        raise ConfigError(f"Expected the folder of a run, presets or algorithms, got {thing!r}. {close}")
 
 
 def bounds(
     table: Table,
-    user: User,
+    user: UserColumn,
     epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     items: Annotated[bool, typer.Option(help="Items per user.")] = False,
@@ -47,7 +485,7 @@ def bounds(
 
 
 def _names(given: Listed) -> list[str]:
-    return [name.strip() for each in given or () for name in each.split(",") if name.strip()]
+    return [name for each in given or () for name in _listed(each)]
 
 
 def stats(
@@ -60,7 +498,7 @@ def stats(
             "'median of COLUMN', 'mean of COLUMN'; each with 'by COLUMN' for groups.",
         ),
     ],
-    user: User,
+    user: UserColumn,
     epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
@@ -126,7 +564,7 @@ def _said(word: str, typed: Listed) -> dict[str, Any]:
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
-    user: User,
+    user: UserColumn,
     epsilon: Annotated[float, typer.Option(help="ε, charged beside whatever was charged before.")],
     delta: Annotated[float, typer.Option(help="δ.")] = 1e-6,
     items_per_user: Annotated[
@@ -145,3 +583,6 @@ def evaluate(
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
     _write(found, report)
+
+
+COMMANDS = (train, predict, evaluate, tune, stats, bounds, example, resume, show, plan, simulate, compare)

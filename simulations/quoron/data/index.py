@@ -25,26 +25,13 @@ lies there:
 
 The digests have no key: an attacker who can write in the user's own place could as well change the program.
 
-How an index is made: one pass over the user column, piece by piece, and then the numbers of all users.
-
-The place of an index: below the owner's own cache, where nobody else writes, and never beside the data.
-
-    folder = place("indices", "3f2a")
-    data = read(folder / "index")
-
 An account that may write an index decides whose the rows of a table are, and so what one user can move. Several people
 often write a folder of data. So an index lies in a folder of the user who reads it (mode 0700, files 0600). Every
 folder from there up to the root belongs to that user or to the system, and nobody else can write it. No symbolic link
 is followed to a file of an index, neither for reading nor for writing.
 
-Users of neighbouring rows, run by run, and a digest by which a row group's user column is known again.
-
-    whose = Names()
-    for batch in row_group: whose.add(batch)
-    whose.digest() == indexed      # the same users, with as many rows in the same order
-
-The digest is of the runs (a name, and how many rows in a row it has), whatever the batches in which they come. It is
-BLAKE2b: nobody finds other users with the same one.
+The digest of a user column is of the runs (a name, and how many rows in a row it has), whatever the batches in which
+they come. It is BLAKE2b: nobody finds other users with the same one.
 """
 
 import errno

@@ -5,11 +5,41 @@
 Who is held out, how users are numbered, and what each of them answers are as in `quoron.data.table`. Figures of
 a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
 into memory, and else of a sample of them, which the remarks say.
+
+Items lie in the order in which rounds ask for their users (`ItemStore`): in memory, or on this machine's disk.
+
+Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
+read from its file once, made an item, and put into one of some hundred chunks, each of the users of a stretch of the
+order. A round then reads the chunks of its own cohort, and a pass over all users reads every item once. The next are
+read ahead. Within a chunk rows stay in the order of their files, and are used where they lie.
+
+Where all items fit into `memory()` bytes there is one chunk, which stays there. Else they are placed some STAGE bytes
+at a time, and written chunk by chunk to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
+the system's cache if the disk allows. That file has no name: it is gone with the process, however that ends. It takes
+about four bytes a feature of every row. What is read back is compared with what was written, by checksums that stay
+in memory.
+
+Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the placed rows is settled by the
+index and the order alone, before any value is read. A row that is left out makes its run shorter.
+
+Arrays begin at a page, so that disks write and read them without the system's cache: nothing else is pushed out of
+memory.
 """
 
-from collections.abc import Iterator
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +48,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron.data.index import opened
-from quoron.data.item_store import ItemStore
-from quoron.data.rows import Rows
+from quoron.data.rows import Rows, RowSpan
 from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
     Beside,
     Corruption,
+    Declared,
     Outliers,
-    PublicKnowledge,
     Purpose,
     TabularUsers,
     Users,
@@ -34,10 +63,623 @@ from quoron.data.users import (
     flipped,
     words,
 )
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.fused import Block, encode
+from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.threads import all_threads, at_once
+
+VIEWS = 1000  # arrays that are written at once, of those that systems allow
+PAGE = 4096  # bytes: memory that disks read and write begins at a multiple
+SCRATCH = "QUORON_SCRATCH"
+
+
+def folder() -> Path:
+    """Return where such files are."""
+    given = os.environ.get(SCRATCH)
+    if given:
+        return Path(given)
+    return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBuffer:
+    """Items side by side, with room for what comes."""
+
+    features: NDArray[np.float32]  # (N, d)
+    labels: NDArray[np.float64]  # (N,)
+    weights: NDArray[np.float64]  # (N,), or empty where all count alike
+
+    @classmethod
+    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "RowBuffer":
+        """Room for so many, in `memory` if there is some: `size` bytes."""
+        whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
+        at = -whole.ctypes.data % PAGE
+        arrays: list[Any] = []
+        for shape, kind in (((rows, features), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            arrays.append(whole[at : at + size].view(kind).reshape(shape))
+            at += -(-size // PAGE) * PAGE
+        return cls(*arrays)
+
+    @staticmethod
+    def size(rows: int, features: int, *, weighted: bool) -> int:
+        """Return bytes that so many take, each array from the beginning of a page."""
+        return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
+
+    def part(self, first: int, last: int) -> "RowBuffer":
+        """Some of them."""
+        return RowBuffer(self.features[first:last], self.labels[first:last], self.weights[first:last])
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What there is of a row."""
+        return (self.features, self.labels, self.weights)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
+
+
+def aligned(shape: tuple[int, ...], kind: Any) -> Any:
+    """Return an array that begins at a page."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    whole = np.empty(size + PAGE, np.uint8)
+    first = -whole.ctypes.data % PAGE
+    return whole[first : first + size].view(kind).reshape(shape)
+
+
+class ReusedMemory:
+    """Memory for one chunk after the other: what the system clears afresh takes as long as reading does."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Some bytes, always as many; they are given again when nothing that lies in them is used any more."""
+        try:
+            own = self._free.pop()
+        except IndexError:
+            own = np.empty(size, np.uint8)
+        taken: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
+        weakref.finalize(taken, self._free.append, own).atexit = False
+        return taken
+
+
+class Scratch:
+    """A file in `folder()` that is gone when it is closed, or with the process. RunError where there is no room."""
+
+    def __init__(self) -> None:
+        try:
+            self._file: Any = tempfile.TemporaryFile(prefix="quoron-", dir=folder(), buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise RunError(
+                f"Cannot keep the items of a run in {folder()}: {error.strerror}. Set {SCRATCH} to a folder on a disk "
+                "with room."
+            ) from None
+        self.close = weakref.finalize(self, self._file.close)
+        _directly(self._file, True)
+
+    def write(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """Arrays one after the other from a place on."""
+        try:
+            self._all(os.pwritev, arrays, at)
+        except OSError as error:
+            raise RunError(
+                f"Cannot keep the items of this run in {folder()}: {error.strerror}. Make room, or set {SCRATCH} to a "
+                "folder on a disk with some."
+            ) from None
+
+    def read(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """What is there, into arrays one after the other."""
+        try:
+            self._all(os.preadv, arrays, at)
+        except OSError as error:
+            raise RunError(
+                f"Cannot read the items of this run back from {folder()}: {error.strerror}. Set {SCRATCH} to a folder "
+                "on another disk, and resume the run."
+            ) from None
+
+    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
+        while left:
+            done = self._without_cache(call, [*islice(left, VIEWS)], at)
+            if done == 0:
+                raise RunError(f"Expected the items of this run in {folder()}, but the file has become shorter.")
+            at += done
+            while left and done >= len(left[0]):
+                done -= len(left.popleft())
+            if done:
+                left[0] = left[0][done:]
+
+    def _without_cache(self, call: Any, data: Any, at: int) -> int:
+        """Return a call past the system's cache, where the disk takes that; else through it."""
+        try:
+            return int(call(self._file.fileno(), data, at))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            _directly(self._file, False)
+            return int(call(self._file.fileno(), data, at))
+
+
+def checksum(arrays: Iterable[NDArray[Any]]) -> bytes:
+    """Return 16 bytes that say whether arrays of whole pages come back from a disk as they were written.
+
+    They are a digest of the sums of each page's words: several times faster than a digest of all bytes.
+    """
+    whole = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        whole.update(array.reshape(-1).view(np.uint64).reshape(-1, PAGE // 8).sum(axis=1))
+    return whole.digest()
+
+
+def _directly(file: Any, wanted: bool) -> None:
+    """Ask the disk past the system's cache, or through it, if it can be asked so."""
+    flag = getattr(os, "O_DIRECT", 0)
+    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was | flag if wanted else was & ~flag)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def settle(places: Any, lengths: Any, chunk_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
+    """Where runs (R,) begin if they lie chunk by chunk, in their order within one: `base` (R,).
+
+    `places` are those of their users, -1 for one who is not wanted. Chunk b has room for the rows from starts[b] on,
+    and for its runs from runs[b] on (K + 1,), whole steps of both.
+    """
+    starts[:] = 0
+    runs[:] = 0
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = chunk_of[places[r]] + 1
+            starts[b] += lengths[r]
+            runs[b] += 1
+    # Counts become places: every chunk begins at a whole step, so none shares one with its neighbour.
+    for b in range(1, len(starts)):
+        starts[b] = starts[b - 1] + (starts[b] + step - 1) // step * step
+        runs[b] = runs[b - 1] + (runs[b] + step - 1) // step * step
+    at = starts.copy()
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = chunk_of[places[r]]
+            base[r] = at[b]
+            at[b] += lengths[r]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def place_rows(
+    features: Any, labels: Any, weights: Any, marks: Any, bound: float, run: int, done: int, places: Any, lengths: Any,
+    base: Any, kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
+) -> bool:  # fmt: skip
+    """Rows that are items to where their runs lie, if they can be used. The first of them is row `done` of run `run`.
+
+    Of a run, kept[run] rows are there already. Returns whether no row is longer than `bound`. Ranges of rows that have
+    no run in common may be placed at the same time.
+    """
+    longest, there = 0.0, np.empty(len(labels), np.int64)
+    _settle_rows(marks, run, done, places, lengths, base, kept, there)
+    for i in range(len(there)):
+        at, squares = there[i], 0.0
+        if at < 0:
+            continue
+        for j in range(features.shape[1]):
+            value = features[i, j]
+            out_features[at, j] = value
+            squares += np.float64(value) * np.float64(value)
+        longest = max(longest, squares)
+        out_labels[at] = labels[i]
+        if len(weights):
+            out_weights[at] = weights[i]
+    within: bool = np.sqrt(longest) <= bound
+    return within
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle_rows(marks: Any, run: int, done: int, places: Any, lengths: Any, base: Any, kept: Any, there: Any) -> None:
+    """Where each of some rows belongs, -1 for nowhere, from row `done` of run `run` on."""
+    i = 0
+    while i < len(there):
+        while done == lengths[run]:
+            run, done = run + 1, 0
+        stop = min(len(there), i + lengths[run] - done)
+        done += stop - i
+        if places[run] < 0:
+            there[i:stop] = -1
+        else:
+            # Rows that are left out leave no gap: the next one takes their place.
+            at = base[run] + kept[run]
+            for k in range(i, stop):
+                good = marks[k, 0] & 1 == 0
+                there[k] = at if good else -1
+                at += good
+            kept[run] = at - base[run]
+        i = stop
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sort_runs(
+    places: Any, lengths: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
+    weights: Any, out: Any,
+) -> None:  # fmt: skip
+    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all room, 3).
+
+    Room that is left is zeros.
+    """
+    out[:] = 0
+    at, ends = runs.copy(), starts.copy()
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = chunk_of[places[r]]
+            out[at[b], 0] = places[r]
+            out[at[b], 1] = base[r] - starts[b]
+            out[at[b], 2] = kept[r]
+            at[b] += 1
+            ends[b] += lengths[r]
+            _clear(base[r] + kept[r], ends[b], features, labels, weights)
+    for b in range(len(starts) - 1):
+        _clear(ends[b], starts[b + 1], features, labels, weights)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> None:
+    for i in range(first, last):
+        features[i] = 0.0
+        labels[i] = 0.0
+        if len(weights):
+            weights[i] = 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
+    """Return where each user's rows are, of runs (R, 3) as above; `first` is the chunk's first place.
+
+    False if some user's rows are apart: then `ends` - `begins` are still how many there are.
+    """
+    begins[:] = 0
+    ends[:] = 0
+    together = True
+    for r in range(len(runs)):
+        user, begin, rows = runs[r, 0] - first, runs[r, 1], runs[r, 2]
+        if rows == 0:
+            continue
+        if ends[user] == begins[user]:
+            begins[user] = begin
+            ends[user] = begin
+        elif ends[user] != begin:
+            together = False
+        ends[user] += rows
+    return together
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def lay_out(runs: Any, first: int, at: Any, rows: Any) -> None:
+    """Rows user by user, in the order of their runs: `rows` (N,); `at` (k,) is where each user's begin among them."""
+    for r in range(len(runs)):
+        user = runs[r, 0] - first
+        for i in range(runs[r, 2]):
+            rows[at[user]] = runs[r, 1] + i
+            at[user] += 1
+
+
+CHUNK = 32 << 20  # bytes, about
+AHEAD = 2  # chunks that are read before they are wanted, at once: a disk is never without a question
+HELD = 32 << 20  # bytes of chunks that were read and stay in memory, besides
+SEGMENT = 1 << 20  # bytes of a chunk that are written at a time, about
+STAGE = 32 << 20, 96 << 20  # bytes in which items are placed before they are written, at least and at most; twice
+STEP = 1024  # rows: on disk chunks begin at a multiple, so that disks read and write them without the system's cache
+BLOCK = 8192  # rows that a thread makes items at a time, about
+MEMORY = "QUORON_MEMORY"
+_USUAL = 256 << 20  # bytes
+
+
+def memory() -> int:
+    """Return bytes of items that a process keeps in memory before it takes to the disk."""
+    given = os.environ.get(MEMORY)
+    try:
+        wanted = _USUAL if not given else int(float(given))
+    except (ValueError, OverflowError):
+        wanted = 0
+    if wanted < 1:
+        raise ConfigError(f"Expected {MEMORY} to be a number of bytes such as 4e9, got {given!r}.")
+    return wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """What was placed at a time, on disk: chunk by chunk its features, labels, weights and runs."""
+
+    starts: NDArray[np.int64]  # (K + 1,), rows
+    runs: NDArray[np.int64]  # (K + 1,), runs
+    at: NDArray[np.int64]  # (K + 1,), bytes
+    checksums: tuple[bytes, ...]  # (K,), of what each chunk got
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """Users of a stretch of the order, by place in it."""
+
+    made: ItemView  # as items of a table in memory are
+    bounded: ItemView  # the same within the bounds of the loss; features that obey them already are not copied
+
+
+class ItemStore:
+    """Items of some users within the bounds of a loss: all rows of those in `order` are read once, into their chunks.
+
+    `order` is a permutation of some users; `numbers` are the users' numbers in the index, None where they are the same.
+    DataError as reading the files says; RunError where there is no room on disk; ConfigError for memory that is no
+    number.
+    """
+
+    def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
+        known = order if numbers is None else numbers[order]
+        self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
+        self._features, self._weighted = rows.encoding.dimension, rows.encoding.weighted
+        self._place = np.full(rows.users, -1, np.int32)
+        self._place[known] = np.arange(len(order), dtype=np.int32)
+        self._pieces = rows.pieces(self._place >= 0)
+        held = rows.held(self._pieces)
+        if rows.users > rows.index.users:
+            held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
+        longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
+        width = 4 * self._features + 8 * (1 + self._weighted)
+        whole = int(ends[-1])
+        fits = whole * width <= memory() and whole < 2**31
+        self._starts = _starts(ends, whole if fits else max(1, CHUNK // width))
+        self._sizes = width * np.diff(ends[self._starts])  # bytes of each chunk
+        stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
+        self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
+        self._written: list[_Written] = []
+        self._rows = np.empty(0, np.int64)  # of each chunk on disk
+        self._scratch: Scratch | None = None
+        self._within = False  # whether no row is longer than the loss allows, and that is all it asks
+        self._lock = threading.Lock()
+        self._held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
+        self._memory = ReusedMemory()
+        self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-store")
+        self._fill(rows)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""
+        return self._copied(users, lambda chunk: chunk.made)
+
+    def of(self, users: Users) -> ItemBatch:
+        """Return the same within the bounds of the loss."""
+        return self._copied(users, lambda chunk: chunk.bounded)
+
+    def seen(self, users: Users) -> Items:
+        """Return the same where they lie, if they are read together; else a copy."""
+        places = self.places(users)
+        chunks = self._chunk(places)
+        if len(chunks) and chunks.min() == chunks.max():
+            return self._read(int(chunks[0])).bounded.seen(places - self._starts[chunks[0]])
+        return self.of(users)
+
+    def _copied(self, users: Users, which: Callable[["_Chunk"], ItemView]) -> ItemBatch:
+        places = self.places(users)
+        chunks = self._chunk(places)
+        order = np.argsort(chunks, kind="stable")
+        parts = []
+        for own in np.split(order, np.flatnonzero(np.diff(chunks[order])) + 1) if len(order) else []:
+            chunk = int(chunks[own[0]])
+            parts.append(which(self._read(chunk)).of(places[own] - self._starts[chunk]))
+        if len(parts) == 1:
+            return parts[0]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return _joined(parts, self._features, weighted=self._weighted).of(back)
+
+    def places(self, users: Users) -> Users:
+        """Return where each of `users` (k,) is in the order of reading."""
+        known = np.asarray(users, np.int64) if self._numbers is None else self._numbers[users]
+        return self._place[known].astype(np.int64)
+
+    def pieces(self, users: Users) -> Iterator[Users]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+        if len(self._starts) <= 2:
+            yield np.arange(len(users))
+            return
+        places = self.places(users)
+        order = np.arange(len(users)) if np.all(places[1:] > places[:-1]) else np.argsort(places, kind="stable")
+        cuts = np.searchsorted(places[order], self._starts[1:-1])
+        yield from (own for own in np.split(order, cuts) if len(own))
+
+    def _chunk(self, places: Users) -> Users:
+        return np.searchsorted(self._starts, places, side="right") - 1
+
+    def _fill(self, rows: Rows) -> None:
+        chunks = len(self._starts) - 1
+        chunk_of = np.repeat(np.arange(chunks, dtype=np.int32), np.diff(self._starts))
+        step = 1 if chunks == 1 else STEP
+        room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
+        buffers = [RowBuffer.of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
+        placer, placed = _Placer(rows.encoding), np.empty((0, 3), np.int32)
+        writing: list[Future[None]] = []
+        with (
+            closing(rows.spans(self._pieces, self._place, self._room)) as spans,
+            ThreadPoolExecutor(1, thread_name_prefix="quoron-writer") as writer,
+        ):
+            for number, span in enumerate(spans):
+                if number >= 2:
+                    writing[number - 2].result()
+                buffer = buffers[number % len(buffers)]
+                base = np.zeros(len(span.places), np.int64)
+                starts, runs = np.empty((2, chunks + 1), np.int64)
+                settle(span.places, span.lengths, chunk_of, step, starts, runs, base)
+                kept = placer.place(span, base, buffer)
+                placed = aligned((int(runs[-1]), 3), np.int32)
+                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.arrays, placed)
+                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
+            for each in writing:
+                each.result()
+        self._within = placer.within and not self._loss.narrow
+        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))
+        if chunks == 1:
+            self._held[0] = Future()
+            self._held[0].set_result(self._picked_up(0, buffers[0], placed))
+
+    def _put_away(self, buffer: RowBuffer, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
+        """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
+        sort_runs(*ready)
+        if len(self._starts) <= 2:
+            return
+        if self._scratch is None:
+            self._scratch = Scratch()
+        before = self._written[-1].at[-1] if self._written else 0
+        views = []
+        for chunk in range(len(starts) - 1):
+            own = buffer.part(*map(int, starts[chunk : chunk + 2]))
+            views.append([*own.arrays, placed[runs[chunk] : runs[chunk + 1]]])
+        at = before + buffer.width * starts + placed.strides[0] * runs
+        written = _Written(starts, runs, at, tuple(map(checksum, views)))
+        self._scratch.write(chain(*views), int(before))
+        self._written.append(written)
+
+    def _read(self, chunk: int) -> _Chunk:
+        with self._lock:
+            needed = range(chunk, min(chunk + 1 + AHEAD, len(self._starts) - 1))
+            wanted, *_ = [self._ask(each) for each in needed]
+            room = HELD
+            for old in reversed([each for each in self._held if each not in needed]):  # the latest stay
+                room -= int(self._sizes[old])
+                if room < 0:
+                    del self._held[old]
+        return wanted.result()
+
+    def _ask(self, chunk: int) -> "Future[_Chunk]":
+        if chunk not in self._held:
+            self._held[chunk] = self._reader.submit(self._read_back, chunk)
+        self._held.move_to_end(chunk)
+        return self._held[chunk]
+
+    def _read_back(self, chunk: int) -> _Chunk:
+        own_rows, most = int(self._rows[chunk]), 2 * int(np.median(self._rows))  # more has who fills one alone
+        room = RowBuffer.size(most + 1, self._features, weighted=self._weighted)
+        memory = self._memory.take(room) if own_rows <= most else None
+        buffer = RowBuffer.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
+        placed, at = [], 0
+        assert self._scratch is not None
+        for each in self._written:
+            rows = int(each.starts[chunk + 1] - each.starts[chunk])
+            own = buffer.part(at, at + rows)
+            runs = aligned((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
+            self._scratch.read([*own.arrays, runs], int(each.at[chunk]))
+            if checksum([*own.arrays, runs]) != each.checksums[chunk]:
+                raise RunError(
+                    f"Expected the items of this run back from {folder()} as they were written, got others: the disk "
+                    f"or its memory is not to be trusted. Set {SCRATCH} to a folder on another disk, and resume "
+                    "the run."
+                )
+            runs[:, 1] += at
+            placed.append(runs)
+            at += rows
+        return self._picked_up(chunk, buffer, np.concatenate(placed))
+
+    def _picked_up(self, chunk: int, buffer: RowBuffer, runs: NDArray[np.int32]) -> _Chunk:
+        """Return the users of a chunk where their rows lie; rows are copied only if some user's are apart."""
+        first, last = self._starts[chunk : chunk + 2]
+        begins, ends = np.empty((2, int(last - first)), np.int64)
+        whole = len(buffer.labels) - 1
+        for array in buffer.arrays:
+            array[whole:] = 0.0  # the item of those who have none
+        if not gather(runs, int(first), begins, ends):
+            held = ends - begins
+            at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
+            lay_out(runs, int(first), at.copy(), rows)
+            rows[-1] = whole
+            buffer = RowBuffer(*(array[rows] if len(array) else array for array in buffer.arrays))
+            begins, ends, whole = at, at + held, len(rows) - 1
+        if self._zero_rows:
+            without = ends == begins
+            begins[without], ends[without] = whole, whole + 1
+        weights = buffer.weights if self._weighted else None
+        items = ItemBatch(buffer.features, buffer.labels, np.array([0, len(buffer.labels)]), weights)
+        within = self._bounded(items)
+        return _Chunk((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
+
+    def _bounded(self, items: ItemBatch) -> ItemBatch:
+        """`bounded`, but for reading rows again that were measured when they were placed."""
+        labels = items.labels
+        for first in range(0, len(labels) if self._within else 0, BLOCK):
+            own = items.labels[first : first + BLOCK]
+            within = self._loss.bound_labels(own)
+            if np.array_equal(own, within):
+                continue
+            labels = labels.copy() if labels is items.labels else labels
+            labels[first : first + BLOCK] = within
+        if not self._within or np.isnan(labels).any():
+            return bounded(items, self._loss)
+        return replace(items, labels=labels)
+
+
+class _Placer:
+    """Puts the rows of files into buffers, span by span, on all threads."""
+
+    def __init__(self, rules: Encoding) -> None:
+        self._rules, self._block = rules, Block.of(rules, 0)
+        self.within = True  # no row so far is longer than the loss allows
+
+    def place(self, span: RowSpan, base: Users, buffer: RowBuffer) -> NDArray[np.int32]:
+        """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
+        kept = np.zeros(len(span.places), np.int32)
+        ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
+        for table in span.tables:
+            if len(self._block.labels) < table.num_rows:
+                self._block = Block.of(self._rules, table.num_rows)
+            encode(self._rules, table, self._block.part(0, table.num_rows))
+            # Pieces begin where a run does, so that no two have rows of one run.
+            end = begun + table.num_rows
+            cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
+            borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
+            works = [
+                partial(self._piece, begun, first, last, ends, span, base, kept, buffer)
+                for first, last in pairwise(borders)
+            ]
+            at_once(works, all_threads())
+            begun = end
+        return kept
+
+    def _piece(
+        self,
+        begun: int,
+        first: int,
+        last: int,
+        ends: Users,
+        span: RowSpan,
+        base: Users,
+        kept: NDArray[np.int32],
+        buffer: RowBuffer,
+    ) -> None:
+        """Rows `first` to `last` of a span, the first in the block being row `begun` of it."""
+        run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
+        done = first - int(ends[run] - span.lengths[run])
+        place: Any = place_rows
+        runs = (run, done, span.places, span.lengths, base, kept)
+        if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.arrays):
+            self.within = False
+
+
+def _starts(ends: Users, rows: int) -> Users:
+    """Places (K + 1,) at which chunks of about so many rows begin; ends[i] rows (n + 1,) come before place i."""
+    cuts = np.searchsorted(ends, np.arange(rows, ends[-1], max(1, rows)), side="left")
+    inner = np.unique(cuts[cuts < len(ends) - 1])
+    return np.concatenate([[0], inner, [len(ends) - 1]]).astype(np.int64)
+
+
+def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
+    none = ItemBatch(np.empty((0, features), np.float32), np.empty(0), np.zeros(1, np.int64))
+    counts = np.concatenate([part.counts for part in parts or [none]])
+    weights = np.concatenate([part.item_weights for part in parts or [none]]) if weighted else None
+    rows: Any = np.concatenate([part.features for part in parts or [none]])
+    labels = np.concatenate([part.labels for part in parts or [none]])
+    return ItemBatch(rows, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
+
 
 SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
@@ -172,14 +814,11 @@ class DatasetPopulation(FileUsers):
             tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
             owners.append(place[own[chosen]])
         return population_of(
+            self,
             pa.concat_tables(tables),
             np.concatenate(owners),
             np.isin(sampled, self.numbers, assume_unique=True),
             encoding=self.encoding,
-            loss=self.loss,
-            domain=self.domain,
-            items_per_user=self.items_per_user,
-            knowledge=self.knowledge,
             outliers=self.outliers if all_of_them else ALL_HONEST,
             seed=self.seed,
         )
@@ -206,13 +845,10 @@ def from_dataset(
     rows = Rows.of(index, alike(encoding)).resolved()
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
+    sizes: dict[str, Any] = {"users": len(chosen), "items_per_user": items_per_user}
+    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(encoding, items_per_user))
     return DatasetPopulation(
-        users=len(chosen),
-        items_per_user=1 if items_per_user is None else items_per_user,
-        dimension=rows.encoding.dimension * loss.outputs,
-        loss=loss,
-        domain=domain,
-        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
+        **declared.public(),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,

@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron.data.index import Index, Names, column, opened
+from quoron.data.index import Index, Names, column
 from quoron.data.user_rows import before
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
@@ -44,11 +43,6 @@ class Rows:
         index.files.check_all(encoding.columns)
         encoding.check(pa.Table.from_batches([], index.files.schema))
         return cls(index, encoding, index.users)
-
-    @classmethod
-    def opened(cls, source: str | Path, user: str, encoding: Encoding) -> "Rows":
-        """Of a folder of files, indexed by its user column if it is not. Raises what `index.opened` and `of` raise."""
-        return cls.of(opened(source, user), encoding)
 
     def storage(self, numbers: Owners) -> Owners:
         """Position of each of some users (k,) among them, in the order of the files; slots without rows come last."""

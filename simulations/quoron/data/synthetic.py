@@ -1,8 +1,15 @@
 """Made-up populations: users by number of a declared law, and a risk that is known exactly.
 
-Excess risk over a synthetic population, accurate in relative terms down to rounding.
+    >>> from quoron_client.protocol.domains import L2Ball
+    >>> crowd = Synthetic(family="logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0),
+    ...                   seed=1, signal_norm=3.0)
+    >>> crowd.items(np.array([9_999_999, 3])).features.shape
+    (100, 10)
+    >>> crowd.excess_risk(crowd.optimum)
+    0.0
 
-Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
+Users are made when asked for: ten million of them take no memory. Excess risks are accurate in relative terms down to
+rounding. Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
 
     F(x) - F(x*) = <grad F(x*), x - x*> + E[ D(x, x*) ] + ridge/2 |x - x*|^2,
 
@@ -14,17 +21,7 @@ is rotation invariant: x* = c theta* with one number c found by quadrature (c = 
 E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
 Beta(1, d/2 - 1). No items are needed.
 
-Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
-
-    >>> from quoron_client.protocol.domains import L2Ball
-    >>> crowd = Synthetic(family="logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0),
-    ...                   seed=1, signal_norm=3.0)
-    >>> crowd.items(np.array([9_999_999, 3])).features.shape
-    (100, 10)
-    >>> crowd.excess_risk(crowd.optimum)
-    0.0
-
-Users are i.i.d. unless `heterogeneity` says otherwise. Exact optima and risks are `Risk`s. With a signal theta*
+Users are i.i.d. unless `heterogeneity` says otherwise. With a signal theta*
 of norm `signal_norm` in a direction drawn from the seed, user u has theta_u = theta* + heterogeneity v_u, v_u uniform
 on the unit sphere. Of the quadratic family the signal is the optimum x*, orthogonal to the steep direction, and theta*
 = flat x*.
@@ -36,7 +33,7 @@ The item laws are one compiled loop that writes any users' items from their stre
     linear         z = theta_u + rho a, with a uniform on the unit sphere; no label (zero)
     quadratic      the same
 
-theta_u = theta* + h v_u, with v_u uniform on the unit sphere: bounded, so that no label or norm ever needs clipping.
+theta_u is bounded, so that no label or norm ever needs clipping.
 Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count. As in
 `users` only additions, products, quotients and square roots are used, so every machine makes the same bits.
 """
@@ -492,15 +489,12 @@ class Synthetic:
     @cached_property
     def loss(self) -> Loss:
         """The family's loss; its bounds hold for every item without clipping."""
-        if self.family == "logistic":
-            return make_loss("logistic", feature_norm=self.feature_norm, ridge=self.ridge)
-        if self.family == "linear":
-            return make_loss("linear", feature_norm=self.feature_norm, ridge=self.ridge)
+        own: dict[str, float] = {}
         if self.family == "quadratic":
             own = {"steep": self.steep, "flat": self.flat}
-            return make_loss("quadratic", feature_norm=self.feature_norm, ridge=self.ridge, **own)
-        bound = self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise
-        return make_loss("least_squares", feature_norm=self.feature_norm, label_bound=bound, ridge=self.ridge)
+        elif self.family == "least_squares":
+            own = {"label_bound": self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise}
+        return make_loss(self.family, feature_norm=self.feature_norm, ridge=self.ridge, **own)
 
     @cached_property
     def signal(self) -> Vector:
@@ -561,11 +555,6 @@ class Synthetic:
         return not self.in_memory
 
     @property
-    def hostile_share(self) -> float:
-        """The share of outliers that a plan may know."""
-        return min(self.outliers.fraction, 0.49)
-
-    @property
     def optimum(self) -> Vector:
         """argmin over the domain of the honest users' expected loss, shape (d,)."""
         return self._risk.optimum.copy()
@@ -593,19 +582,18 @@ class Synthetic:
         """What the declared design says: expectations over the law of users, not functions of drawn items."""
         eigenvalue = self.feature_norm**2 / self.dimension
         law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
+        known = partial(PublicKnowledge, hostile_share=min(self.outliers.fraction, 0.49), assumptions=(law,))
         if self.family in ("linear", "quadratic"):
             within = self.feature_norm - self._mean_norm - self.heterogeneity
             deviation = float(np.hypot(within, self.heterogeneity))
             smoothness = self.loss.smoothness or None
-            return PublicKnowledge(
+            return known(
                 # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a
                 # ridge says nothing of a linear loss that is least on the boundary of the domain
                 typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,
-                hostile_share=self.hostile_share,
-                assumptions=(law,),
             )
         if self.family == "logistic":
             typical = self._design.curvature(self._optimal_norm)
@@ -618,14 +606,12 @@ class Synthetic:
             square = eigenvalue * (off + self.heterogeneity**2) + self.label_noise**2 / 3
             deviation = float(np.sqrt(self.feature_norm**2 * square - eigenvalue**2 * off))
         between = (typical - self.ridge) * self.heterogeneity  # to first order in the heterogeneity
-        return PublicKnowledge(
+        return known(
             typical_curvature=typical,
             least_curvature=least,
             gradient_deviation=deviation or None,
             user_deviation=between,
             user_smoothness=self._isotropic_user_smoothness(),
-            hostile_share=self.hostile_share,
-            assumptions=(law,),
         )
 
     def _isotropic_user_smoothness(self) -> float:

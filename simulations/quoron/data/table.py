@@ -12,15 +12,9 @@
 Features are scaled by public ranges and vocabularies, and every row to the loss's feature norm at most, so that what
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 
-Some users of a table in memory, and nothing of the others: what a worker is given.
-
-The training objective of a table: the mean over users of each user's average loss, and its non-private minimiser.
-
+The training objective, its minimiser, `Fit` and all figures are functions of private data: for reports of simulations.
 As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
 items.
-
-`Fit` has what a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
-It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
 """
 
 import math
@@ -39,8 +33,8 @@ from quoron.data.users import (
     ALL_HONEST,
     Beside,
     Corruption,
+    Declared,
     Outliers,
-    PublicKnowledge,
     Purpose,
     TabularUsers,
     Users,
@@ -158,22 +152,6 @@ def classes(scores: Vector, labels: Vector) -> dict[str, float]:
 def regression(scores: Vector, labels: Vector) -> dict[str, float]:
     """Root mean squared error `rmse` of `scores` (N,)."""
     return {"rmse": float(np.sqrt(np.mean((scores - labels) ** 2)))}
-
-
-def constant(labels: Vector, *, two_classes: bool) -> float:
-    """Return the one score that answers labels (N,) best: their log odds, or their mean."""
-    if not len(labels):
-        return 0.0
-    if not two_classes:
-        return float(np.mean(labels))
-    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
-    return float(np.log(share / (1 - share)))
-
-
-def class_odds(labels: Vector, classes: int) -> Vector:
-    """Return the scores (K,) that answer class numbers (N,) best: log shares."""
-    shares = np.bincount(labels.astype(np.int64), minlength=classes) / max(1, len(labels))
-    return np.log(np.clip(shares, 1e-9, 1.0))
 
 
 def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
@@ -692,38 +670,26 @@ def from_table(
     encoding = alike(encoding).resolved(table)
     users, owners = group(table, user)
     training = trained(users, test_fraction, seed)
-    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions)
-    return population_of(
-        table,
-        owners,
-        training,
-        encoding=encoding,
-        loss=loss,
-        domain=domain,
-        items_per_user=1 if items_per_user is None else items_per_user,
-        knowledge=knowledge,
-        outliers=outliers,
-        seed=seed,
-    )
+    sizes: dict[str, Any] = {"users": int(training.sum()), "items_per_user": items_per_user}
+    declared = Declared.of_rows(encoding, loss, domain, **sizes, assumptions=assumptions)
+    return population_of(declared, table, owners, training, encoding=encoding, outliers=outliers, seed=seed)
 
 
 def population_of(
+    declared: Declared,
     table: pa.Table,
     owners: Owners,
     training: NDArray[np.bool_],
     *,
     encoding: Encoding,
-    loss: Loss,
-    domain: Domain,
-    items_per_user: int,
-    knowledge: PublicKnowledge,
     outliers: Outliers,
     seed: int,
 ) -> TablePopulation:
-    """Return a population of a table's rows, row i being that of user owners[i].
+    """Return a population of a table's rows, row i being that of user owners[i], with what is `declared` of it.
 
     `training` (users,) says who is trained on; the others are held out.
     """
+    loss = declared.loss
     encoded = fused.encoded(encoding, table)
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     kept = np.bincount(owners[encoded.kept], minlength=users)
@@ -733,15 +699,10 @@ def population_of(
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))
     return TablePopulation(
-        users=len(chosen),
-        dimension=encoding.dimension * loss.outputs,
+        **declared.public() | {"users": len(chosen)},
         training=bounded(asked, loss) if loss.narrow else asked,
         held_out=everyone.between(len(chosen), users),
         encoding=encoding,
-        items_per_user=items_per_user,
-        loss=loss,
-        domain=domain,
-        knowledge=knowledge,
         usual=usual,
         fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole, left_out),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
@@ -787,7 +748,13 @@ def alike(encoding: Encoding) -> Encoding:
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:
-    """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
+    """Return the score that answers labels (N,) best whatever the row: log odds, a mean, or log shares (K,)."""
     if loss.outputs > 1:
-        return class_odds(labels, loss.outputs)
-    return constant(labels, two_classes=isinstance(loss, Classification))
+        shares = np.bincount(labels.astype(np.int64), minlength=loss.outputs) / max(1, len(labels))
+        return np.log(np.clip(shares, 1e-9, 1.0))
+    if not len(labels):
+        return 0.0
+    if not isinstance(loss, Classification):
+        return float(np.mean(labels))
+    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
+    return float(np.log(share / (1 - share)))

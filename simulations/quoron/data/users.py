@@ -3,11 +3,8 @@
 Everything a plan may use is public: `users`, `dimension`, `items_per_user`, the loss with its bounds, and `knowledge`.
 `optimum`, `excess_risk`, `test_metrics` and `corruption` are functions of private data, for simulation reports only.
 
-Which users are outliers, and of which kind: keyed by (seed, user), so it does not depend on who else is asked.
-
-Their random streams are counter-based: the value at (seed, purpose, user, position) is a pure function of those four.
-
-Nothing is stored and nothing is drawn in sequence, so a user's data does not depend on who else is asked, or when.
+Random streams are counter-based: the value at (seed, purpose, user, position) is a pure function of those four, so a
+user's data, and whether it is an outlier, do not depend on who else is asked, or when.
 
     >>> import numpy as np
     >>> words(seed=0, purpose=0, users=np.array([0])).tolist()
@@ -23,7 +20,7 @@ nanosecond. This is simulated *data*; privacy noise never comes from here.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +29,9 @@ from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.kernels.shipped import njit
+
+if TYPE_CHECKING:  # made-up users need none
+    from quoron_client.data.encoding import Encoding
 
 
 class Purpose(IntEnum):
@@ -276,6 +276,21 @@ class Declared:
     loss: Loss
     domain: Domain
     knowledge: PublicKnowledge = field(default_factory=PublicKnowledge)
+
+    @classmethod
+    def of_rows(
+        cls,
+        encoding: "Encoding",
+        loss: Loss,
+        domain: Domain,
+        *,
+        users: int,
+        items_per_user: int | None,
+        assumptions: tuple[str, ...] = (),
+    ) -> "Declared":
+        """Return what is declared of users whose items are rows of a table; None: one item each."""
+        known = PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions)
+        return cls(users, items_per_user or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
     def public(self) -> dict[str, Any]:
         """Return these by name, of users of whom more is known too."""

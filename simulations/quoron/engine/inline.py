@@ -136,7 +136,7 @@ CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds
 _HONEST, _SHIFTED, _MISSING, _ZERO = (
     int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
 )
-_SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
+SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
 
 
 class InlineEngine:
@@ -274,14 +274,14 @@ class InlineEngine:
         found = Answers.checked(values, status, largest=self._largest(task))
         if not question.attended:
             return found
-        away = self._faults(users, question.round) == _MISSING
+        away = self.faults(users, question.round) == _MISSING
         return Answers(found.values, np.where(away, MISSING, ANSWERED))
 
     def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
         """Return the reduction of some slots' answers, without their rows."""
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)
-        faults = self._faults(users, question.round)
+        faults = self.faults(users, question.round)
         sums: list[Sums] = []
         if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
             sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
@@ -346,7 +346,7 @@ class InlineEngine:
         return FAR * task.honest(bounds)
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
-        faults = self._faults(users, round_number)
+        faults = self.faults(users, round_number)
         computing = self._computing(users, faults, task)
         if len(computing) == 1 and isinstance(computing[0], slice):
             computed = self._answers(users, faults, task, round_number)
@@ -356,7 +356,7 @@ class InlineEngine:
             computed = self._answers(users[places], faults[places], task.part(places), round_number)
             values[places], status[places] = computed.values, computed.status
         status[faults == _MISSING] = MISSING
-        for fault, sent in _SENT.items():
+        for fault, sent in SENT.items():
             values[faults == fault] = sent
         return values, status
 
@@ -368,7 +368,8 @@ class InlineEngine:
         scale = self._scale(users, faults, task)
         return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
-    def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
+    def faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
+        """Return which `Corruption` each of `users` (k,) shows in a round, with those who drop out of it MISSING."""
         faults = self.population.corruption(users)
         if self._dropout > 0:
             draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])

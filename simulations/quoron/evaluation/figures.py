@@ -1,23 +1,16 @@
 """From what was released of held-out users to figures with intervals: released and public numbers alone.
 
+    released = release(held, scorer, batches, noise)      # JSON-compatible, and all that anybody reads afterwards
     evaluation = read(held, scorer, released, promise)
 
 An interval covers the noise, whose covariance is public, and that the users were drawn from many. What a user adds to
 a figure is the mean over its rows: its variance is at most that of a row drawn from it, which the same release
 contains. Derivations: docs/privacy/evaluation.md#ev4.
 
-How two classes lie along a model's scores, fitted to what was released: shares of users' rows, with their errors.
-
-    shares = fitted(held, scorer, found, said, told)     # shares.held (2, S): by class, and place of the score
-
-The first release says where scores lie, the second how many rows of each class few wide cells hold. In between, the
-log odds of the second class are taken as a line in the score and slow waves, each as large as odds usually are off a
-line. Few cells have little noise, and what they do not show is part of the error: the waves' size, as far as cells
-leave it open. Derivation and what it rests on: docs/privacy/evaluation.md#ev4.
-
-From the items of held-out users to what is released of them: where figures are looked for first, then the figures.
-
-    released = release(held, scorer, batches, noise)      # JSON-compatible, and all that anybody reads afterwards
+How two classes lie along a model's scores is fitted to what was released (`fitted`). The first release says where
+scores lie, the second how many rows of each class few wide cells hold. In between, the log odds of the second class are
+taken as a line in the score and slow waves, each as large as odds usually are off a line. Few cells have little noise,
+and what they do not show is part of the error: the waves' size, as far as cells leave it open.
 
 Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
 """

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
+from quoron.data.users import Users, Vector
 from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError, probability
 from quoron_privacy.noise.streams import NoiseSource, of_the_run
 
-Vector = NDArray[np.float64]
 MOST_LOSS = 20.0  # nats of one row that are distinguished
 _LARGEST = 1e100  # of a weight: squares of scores are numbers
 
@@ -139,9 +139,6 @@ def means(values: NDArray[np.floating], items: ItemBatch, rows: NDArray[np.bool_
     np.add.at(total, whose, held)
     many = np.bincount(whose, weights=rows.astype(np.float64), minlength=items.users)
     return np.asarray(total / np.maximum(many, 1.0)[:, None])
-
-
-Users = NDArray[np.int64]
 
 
 def trained_users(users: int, share: float | None) -> int:

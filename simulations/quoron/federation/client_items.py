@@ -21,10 +21,11 @@ from quoron.data import Population
 from quoron.data.table import trained
 from quoron.data.user_rows import group
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.run_folder import FRAME
 from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_columns
 from quoron.simulation.sources import resolve
+from quoron.simulation.wildcards import source_of
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.durable import PRIVATE, replace_whole
@@ -86,8 +87,7 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     people = with_columns(config, base, frame).population
     assert isinstance(people, TableSection)
     encoding = encoding_of(people, loss_of(config))
-    given = table_file(people.path, base) if frame is None else frame
-    return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
+    return tables.read(source_of(people, base, frame), (*encoding.columns, people.user))
 
 
 def _one_file(config: Config, base: Path, frame: pa.Table | None) -> Config:

@@ -74,7 +74,7 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
-    faults = programs.Faults.parse(slow=service.slow, dropout=prepared.config.run.dropout)
+    slow = programs.Slow.parse(service.slow)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     place = Folder(Path(mkdtemp(prefix=PASSING)))
@@ -82,7 +82,7 @@ def simulate(
         place.make(order.clients)
         place.enrol(order.clients)
         give(place, prepared.config, base)
-        programs.write(place, prepared, faults)
+        programs.write(place, prepared, slow)
         local.begin()
         local.ready(partial(runs.tell, observers))
         began = time.monotonic()
@@ -131,11 +131,8 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
         ended = event
         if event["kind"] == "round":
             for observer in observers:
-                observer.round_finished(_event(event))
+                known = {key: value for key, value in event.items() if key in _EVENT}
+                figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
+                observer.round_finished(RoundEvent(**known, diagnostics=figures))
     local.check()
     check_end(NAME, ended)
-
-
-def _event(event: dict[str, Any]) -> RoundEvent:
-    figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
-    return RoundEvent(**{key: value for key, value in event.items() if key in _EVENT}, diagnostics=figures)

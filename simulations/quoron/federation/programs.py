@@ -1,8 +1,6 @@
 """A local federation's processes: what they do once they are there, coordinate or be clients, and what keeps them.
 
-What a run will ask is answered once before anybody is there: loops are compiled, or found, once and not by each client.
-
-write(folder, prepared, faults)   # the process that starts a simulation
+write(folder, prepared, slow)     # the process that starts a simulation
 simulation = read(folder)         # the process that its coordinator and clients are copies of
 
 The program that they come from, and that ends them, is `programs FOLDER SOCKET`. It imports what all of them need, and
@@ -37,7 +35,8 @@ from typing import Any, Self
 import cryptography.hazmat.backends.openssl.backend  # noqa: F401  # once, and not by each client
 import numpy as np
 
-from quoron.data.users import Corruption, Purpose, uniforms, words
+from quoron.data.users import Corruption
+from quoron.engine.inline import SENT, InlineEngine
 from quoron.engine.processes import Lines, die_with, fork, send
 from quoron.federation import log_limit
 from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order, reached
@@ -47,7 +46,6 @@ from quoron.simulation.problem import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
-from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.session import run_client, take_part
@@ -73,7 +71,6 @@ LOOK = 0.05
 LATER = 60.0  # seconds until a client that has failed tries again
 LONGEST = 1000  # characters of why a client has failed, which are written to the supervisor at once or not at all
 ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no second operator is on this machine
-_SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 _LOG = logging.getLogger("quoron")
 
 
@@ -81,47 +78,38 @@ _SLOW = re.compile(r"(?:(\d+(?:\.\d+)?)%:)?(\d+(?:\.\d+)?)(ms|s)")
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """What goes wrong in a simulation: which clients are slow or silent. A federation that is kept has no faults.
+class Slow:
+    """Which clients of a simulation are slow: a share of them, those with the highest numbers, by so many seconds.
 
-    >>> Faults.parse(slow="10%:2s")
-    Faults(slow=(0.1, 2.0), dropout=0.0)
+    >>> Slow.parse("10%:2s")
+    Slow(share=0.1, seconds=2.0)
     """
 
-    slow: tuple[float, float] = (0.0, 0.0)  # share of the clients, those with the highest numbers, and their seconds
-    dropout: float = 0.0  # probability that an asked client does not answer, drawn as by the inline engine
+    share: float = 0.0
+    seconds: float = 0.0
 
     @classmethod
-    def parse(cls, *, slow: str | None = None, dropout: float = 0.0) -> Self:
-        """Read the text of the command line: SHARE%:SECONDSs, without a share of all clients."""
+    def parse(cls, slow: str | None) -> Self:
+        """Read the text of the command line: SHARE%:SECONDSs, without a share of all clients; None: nobody is slow."""
         if slow is None:
-            return cls(dropout=dropout)
+            return cls()
         found = _SLOW.fullmatch(slow.strip())
         share = 2.0 if found is None else float(found[1] or 100) / 100
         if found is None or share > 1:
             raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {slow!r}.")
-        return cls((share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0)), dropout)
+        return cls(share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0))
 
     def delay(self, client: int, clients: int) -> float:
         """Return seconds that a client takes more."""
-        share, seconds = self.slow
-        return seconds if client > clients - round(share * clients) else 0.0
-
-    def silent(self, client: int, round_: int, seed: int) -> bool:
-        """Return whether a client does not answer in a round: the coins of the inline engine."""
-        if not self.dropout:
-            return False
-        users = np.array([client - 1], np.int64)
-        drawn = uniforms(words(seed=seed, purpose=Purpose.DROPOUT, users=users, block=round_)[:, 0])
-        return bool(drawn[0] < self.dropout)
+        return self.seconds if client > clients - round(self.share * clients) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a simulation hands to the processes of its federation."""
 
-    scene: Setup  # whose users the clients are
-    faults: Faults
+    scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
+    slow: Slow
     tasks: list[Task]  # one of each kind that the run asks, for one user
 
 
@@ -203,16 +191,14 @@ async def _client(
         user_column=order.user,
         people=order.people[number - 1] if order.people else None,
     )
-    user = None
-    if simulation is not None:
-        sends = simulation.scene.population.corruption(np.array([number - 1]))[0]
-        user = User(number, order, simulation, Corruption(int(sends)))
+    user = None if simulation is None else User(number, order, simulation)
     while not stop.is_set():
         try:
             if user is None:
                 await run_client(config, stop=stop)
             else:
-                await take_part(config, stop=stop, worker=partial(SimulatedWorker.made_up, user))
+                items = None if config.data.exists() else user.items  # made up, or none of whose rows can be used
+                await take_part(config, stop=stop, worker=partial(SimulatedWorker, items=items, simulated=user))
         except Exception as error:
             words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
             _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))
@@ -228,7 +214,6 @@ class User:
     number: int
     order: Order
     simulation: Simulation
-    corruption: Corruption = Corruption.HONEST
 
     def items(self, path: Path, _: Terms) -> OwnItems:
         """Its items as they are made up: no table's rows become these very bits."""
@@ -243,29 +228,24 @@ class SimulatedWorker(Worker):
 
     simulated: User | None = None
 
-    @classmethod
-    def made_up(cls, user: User, owner: ClientConfig, record: ClientState) -> "SimulatedWorker":
-        """Of a user without a table, whose items are made up, or none of whose rows can be used."""
-        return cls(owner, record, simulated=user, items=None if owner.data.exists() else user.items)
-
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, unless it was ordered that there is none."""
         user = self.simulated
         assert user is not None
-        faults, order = user.simulation.faults, user.order
-        if ready and (delay := faults.delay(user.number, order.clients)):
+        simulation, engine = user.simulation, user.simulation.scene.engine
+        assert isinstance(engine, InlineEngine)
+        if ready and (delay := simulation.slow.delay(user.number, user.order.clients)):
             time.sleep(delay)
-        if user.corruption == Corruption.MISSING or faults.silent(
-            user.number, message.round, order.simulation_seed or 0
-        ):
+        fault = int(engine.faults(np.array([user.number - 1]), message.round)[0])
+        if fault == Corruption.MISSING:
             return None
-        if user.corruption not in _SENT:
+        if fault not in SENT:
             return Worker.reply(self, message, ready=ready)
         run, number, digest, task = question_from_wire(message)
         part = self.parts.get(run)
         if part is None:
             return None
-        values = np.full(task.answer_shape(part.terms.dimension), _SENT[user.corruption])
+        values = np.full(task.answer_shape(part.terms.dimension), SENT[fault])
         return bytes(answer_to_wire(run, number, digest, values, Status.ANSWERED).SerializeToString())
 
 
@@ -276,9 +256,9 @@ def _say(status: int, line: str) -> None:
 ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
 
 
-def write(folder: Folder, prepared: Prepared[Setup], faults: Faults) -> None:
+def write(folder: Folder, prepared: Prepared[Setup], slow: Slow) -> None:
     """What a simulation hands to the processes of its federation."""
-    simulation = Simulation(prepared.scene, faults, _tasks(prepared))
+    simulation = Simulation(prepared.scene, slow, _tasks(prepared))
     (folder.path / SIMULATION).write_bytes(pickle.dumps(simulation, pickle.HIGHEST_PROTOCOL))
 
 

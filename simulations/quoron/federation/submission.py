@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron.config import Config, TableSection, require_epsilon
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
 from quoron.planning.plans import Plan, choose, privacy_of, silos_of
@@ -135,8 +135,7 @@ def declared(config: Config, users: int) -> Problem:
         )
     columns.check_loss(loss)
     domain = make_domain(config.domain, loss.feature_norm)
-    known = PublicKnowledge(intercept=columns.intercept)
-    return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
+    return problem(config, Declared.of_rows(columns, loss, domain, users=users, items_per_user=items))
 
 
 def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:

@@ -3,11 +3,8 @@
 >>> Meaning(0.02, start=0.69, accuracy=0.028).words()
 "accuracy at most 2.8 points below the best model's (measured)"
 
-What is exact, what is measured, and how: docs/comparing.md, "In the label's own units".
-
-What bounds a model, in words: beforehand a bound that nobody declared, afterwards one that holds what was released.
-
-All of it is public: declarations, plans and released values.
+What is exact, what is measured, and how: docs/comparing.md, "In the label's own units". And what bounds a model, in
+words. All of it is public: declarations, plans and released values.
 """
 
 import math

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.planning.plans import choose
+from quoron.planning.plans import Candidate, choose
 from quoron.results import Printed
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms.info import start_risk
@@ -63,49 +63,55 @@ def _by(algorithm: str | None, guessed: bool) -> str:
     return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
 
 
-def planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
-    """Return the plan, or why there is none."""
-    try:
-        return choose(config, problem, alternatives=False).plan
-    except QuoronError as error:
-        return error
+Planner = Callable[[Config, Problem], RunPlan]
 
 
-Planner = Callable[[Config, Problem], RunPlan | QuoronError]
+def chosen(config: Config, problem: Problem) -> RunPlan:
+    """Return the plan that is asked for. Raises what `choose` raises."""
+    return choose(config, problem, alternatives=False).plan
 
 
-def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = planned) -> Enough:
+def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = chosen) -> Enough:
     """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
 
     ConfigError unless risk > 0, and where nothing is predicted for the method.
     """
     if not (math.isfinite(risk) and risk > 0):
         raise ConfigError(f"Expected a risk > 0, got {risk}.")
-    here = plan(config, problem)
-    if isinstance(here, RunPlan) and here.predicted_excess_risk is None and here.guessed_excess_risk is None:
+
+    def candidate(other: Config, more: Problem) -> Candidate:
+        try:
+            return Candidate("", plan(other, more))
+        except QuoronError as error:
+            return Candidate("", None, error)
+
+    def good(found: Candidate) -> RunPlan | None:
+        return found.plan if found.risk is not None and found.risk <= risk else None
+
+    here = (first := candidate(config, problem)).plan
+    if here is not None and first.risk is None:
         raise ConfigError(
             f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
             "Take another loss, or name another algorithm."
         )
 
     def at_users(users: float) -> RunPlan | None:
-        return _good(plan(config, replace(problem, users=round(users))), risk)
+        return good(candidate(config, replace(problem, users=round(users))))
 
     def at_epsilon(epsilon: float) -> RunPlan | None:
-        return _good(plan(config.but(privacy={"epsilon": epsilon}), problem), risk)
+        return good(candidate(config.but(privacy={"epsilon": epsilon}), problem))
 
-    users = least(at_users, problem.users, 2, MOST_USERS)
-    epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)
-    share = risk / start_risk(problem)
+    users, of_users = least(at_users, problem.users, 2, MOST_USERS) or (None, None)
+    epsilon, of_epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS) or (None, None)
     return Enough(
         risk,
-        share,
-        None if users is None else round(users[0]),
-        None if users is None else users[1].algorithm,
-        None if epsilon is None else epsilon[0],
-        None if epsilon is None else epsilon[1].algorithm,
-        users_guessed=users is not None and users[1].predicted_excess_risk is None,
-        epsilon_guessed=epsilon is not None and epsilon[1].predicted_excess_risk is None,
+        risk / start_risk(problem),
+        None if users is None else round(users),
+        None if of_users is None else of_users.algorithm,
+        epsilon,
+        None if of_epsilon is None else of_epsilon.algorithm,
+        users_guessed=of_users is not None and of_users.predicted_excess_risk is None,
+        epsilon_guessed=of_epsilon is not None and of_epsilon.predicted_excess_risk is None,
     )
 
 
@@ -150,10 +156,3 @@ def wanted_risk(text: str, problem: Problem) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"Expected a risk such as 1e-4, or a share of the start's such as 5%, got {text!r}.")
     return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
-
-
-def _good(plan: RunPlan | QuoronError, risk: float) -> RunPlan | None:
-    if isinstance(plan, QuoronError):
-        return None
-    best = plan.guessed_excess_risk if plan.predicted_excess_risk is None else plan.predicted_excess_risk
-    return None if best is None or best > risk else plan

@@ -21,10 +21,13 @@ class Preset:
 
 def presets() -> tuple[Preset, ...]:
     """Return every preset, by name."""
-    found = {
-        entry.name.removesuffix(".toml"): entry for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
-    }
-    return tuple(_preset(name, found[name].read_text(encoding="utf-8")) for name in sorted(found))
+    found = []
+    for entry in files(__name__).iterdir():
+        if entry.name.endswith(".toml"):
+            text = entry.read_text(encoding="utf-8")
+            summary = text.partition("\n")[0].lstrip("# ").strip()
+            found.append(Preset(entry.name.removesuffix(".toml"), summary, text))
+    return tuple(sorted(found, key=lambda preset: preset.name))
 
 
 def preset(name: str) -> Preset:
@@ -33,8 +36,3 @@ def preset(name: str) -> Preset:
     if name not in known:
         raise ConfigError(f"Expected a preset ({', '.join(known)}) or a .toml file, got {name!r}.")
     return known[name]
-
-
-def _preset(name: str, text: str) -> Preset:
-    first = text.splitlines()[0] if text else ""
-    return Preset(name, first.lstrip("# ").strip(), text)

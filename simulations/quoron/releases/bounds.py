@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from quoron import results, toml_text
-from quoron.arguments import DELTA, entry_point, shortened
+from quoron.arguments import DELTA, entry_point
 from quoron.data.columns import integers
 from quoron.data.user_rows import UserReading, group, most_rows, only_first
 from quoron.releases.once import release_once, slots_of
@@ -142,13 +142,6 @@ def find_bounds(
         Infeasible: too few users for ε, told before anything is released, with what would do.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
-        if not (
-            isinstance(listed, Sequence)
-            and not isinstance(listed, str)
-            and all(isinstance(each, str) for each in listed)
-        ):
-            raise ConfigError(f"Expected {kind} as a list of columns, got {kind}={shortened(listed)}.")
     numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
     names = [name for some in found for name in some]
     if not (names or items):

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from quoron.arguments import DELTA, entry_point
+from quoron.data.index import opened
 from quoron.data.rows import Rows
 from quoron.data.user_rows import most_rows
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
@@ -90,8 +91,7 @@ def evaluate(
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     held = HeldOut.calibrate(users=slots, classes=len(classes), cap=items_per_user, **promised)
     figures.require_telling(held, epsilon)
-    dimension, known = encoding.dimension * found.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
-    declared = Declared(slots, items_per_user, dimension, found.loss, L2Ball(1.0), known)
+    declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=items_per_user)
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
     scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)
 
@@ -115,7 +115,7 @@ def _read(
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
-        rows = Rows.opened(folder, user, encoding)
+        rows = Rows.of(opened(folder, user), encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         gathered = gather(tables.opened(source), encoding, user, most)[1].end()

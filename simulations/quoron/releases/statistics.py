@@ -201,9 +201,7 @@ def declared(
     numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
 ) -> Facts:
     """Return the caller's declarations of columns. ConfigError for impossible ones."""
-    dates = dates if isinstance(dates, Mapping) else dict.fromkeys([dates] if isinstance(dates, str) else dates)
-    if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
-        raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")
+    dates = dates if isinstance(dates, Mapping) else dict.fromkeys(dates)
     if twice := set(numeric) & set(dates):
         raise ConfigError(f"Expected each column as numbers or as dates, got {sorted(twice)[0]!r} as both.")
     ranges, words = {name: range_of(name, ends) for name, ends in dates.items() if ends is not None}, {}

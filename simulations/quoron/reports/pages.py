@@ -1,11 +1,7 @@
 """HTML pages of a data holder's run, of an evaluation, of statistics of a table, and of a simulation.
 
 Nothing on the page of a real run depends on private data but what it released. A simulation's page marks the figures
-that no real run could show.
-
-What reports of all runs have in common: the promise in plain words, the model, how good it is, how it was made.
-
-Nothing is drawn where there is nothing to see: a line that does not move is left out.
+that no real run could show. Nothing is drawn where there is nothing to see: a line that does not move is left out.
 
 What (ε, δ) and μ mean for one person: how well the best test can tell whether data of theirs was what it is.
 
@@ -25,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.evaluation.evaluation import Evaluation
+from quoron.evaluation.evaluation import Bin, Evaluation
 from quoron.reports import page
 from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, bar, chart
@@ -36,7 +32,6 @@ from quoron_client.data.encoding import outcomes
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
-    from quoron.evaluation.evaluation import Bin
     from quoron.model import Model
     from quoron.planning.plans import RoundsCurve
     from quoron.releases.statistics import Statistics
@@ -150,7 +145,7 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
     ]
 
 
-def evaluation(found: "Evaluation") -> list[Section]:
+def evaluation(found: Evaluation) -> list[Section]:
     """Figures of held-out users, each with its interval and baseline."""
     note = (
         f"Of {found.users:,} people, by numbers with noise that protects them, too. Intervals cover that noise, and "
@@ -171,7 +166,7 @@ def evaluation(found: "Evaluation") -> list[Section]:
     ]
 
 
-def _calibration(bins: Sequence["Bin"]) -> list[Picture]:
+def _calibration(bins: Sequence[Bin]) -> list[Picture]:
     """Return what was predicted against what was so."""
     if not bins:
         return []

@@ -12,16 +12,7 @@ A folder may be used again, with more seeds, algorithms or values: runs that are
 
 Processes carry out the runs (`Work`): programs of ours, so that a script without a `__main__` guard can compare,
 and a worker that is killed is seen at once. A run that is cut off, because its parent process is gone, goes on later,
-bit-identically.
-
-A comparison as sections for people: a table for each setting.
-
-From the runs of a comparison to one row a cell: mean excess risk with a confidence interval, and what it cost.
-
-Methods may have models in domains of their own. Excess risks are over the infimum over all models, so they mean the
-same in each of them; `held_back` is how much of one the bound of a method's domain costs.
-
-What is to be compared: algorithms times settings times seeds, on one problem.
+bit-identically. Excess risks are over the infimum over all models, so they mean the same in every method's domain.
 
 >>> request = Request.of(Config(), algorithms=["recentred-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
 >>> [(cell.algorithm, cell.varied) for cell in request.cells()]
@@ -120,8 +111,6 @@ class Request:
 
         `algorithms` are by default all that promise privacy and have the constants that are asked for.
         """
-        if isinstance(algorithms, str):
-            raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
         private = tuple(name for name, info in ALGORITHMS.items() if info.trust_model != "none")
         names = private if algorithms is None else tuple(dict.fromkeys(algorithms))
         for name in names:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
-from quoron.data.users import Declared, Known
+from quoron.data.users import Declared, Known, Vector
 from quoron.engine.inline import InlineEngine
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.run_folder import FRAME
 from quoron.simulation import wildcards
 from quoron_client.data.encoding import AnyLabel, Balanced, ClassWeights, Encoding, Range, Signs, Weight
@@ -42,7 +41,6 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 
-Vector = NDArray[np.float64]
 LABEL = "label"  # of made-up users, as a column
 REMEMBERED = 1 << 26  # numbers of made-up items that are kept: 256 MB
 NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one
@@ -229,7 +227,6 @@ def _users_of(
     from quoron.data.declared_types import check_types, types_of  # these bring pyarrow
     from quoron.data.population import from_dataset
     from quoron.data.table import from_table
-    from quoron_client.data import tables
 
     loss = loss_of(config)
     encoding = encoding_of(section, loss)
@@ -241,7 +238,7 @@ def _users_of(
         crowd = from_dataset(source, encoding, **rules)
         check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
         return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
-    given = tables.opened(table_file(section.path, folder) if table is None else table, section.dialect)
+    given = wildcards.source_of(section, folder, table)
     if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
         check_types(encoding, given.schema)
     return from_table(given, encoding, **rules)
@@ -261,8 +258,8 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
         from quoron.data.user_rows import group
         from quoron_client.data import tables
 
-        source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
-        users = group(tables.read(source, [table.user], dialect=table.dialect), table.user, without_rows=True)[0]
+        rows = tables.read(wildcards.source_of(table, base, frame), [table.user])
+        users = group(rows, table.user, without_rows=True)[0]
     return bent(config, users or table.users or 1)
 
 

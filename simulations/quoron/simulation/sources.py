@@ -69,9 +69,11 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
     """Sections, a name for runs, where relative paths begin, and a DataFrame, if any."""
     if not isinstance(source, str | Path | Config):
         if not (hasattr(source, "columns") or hasattr(source, "__arrow_c_stream__")):
+            plain = source is None or isinstance(source, int | float)  # values of rows are somebody's
+            told = shortened(source) if plain else f"a {type(source).__name__}"
+            fix = " Write pandas.DataFrame(rows)." if isinstance(source, Iterable) else ""
             raise DataError(
-                "Expected a DataFrame, the path of a table or of a .toml file, or a preset's name, got "
-                f"{_told(source)}.{_frame_of(source)}"
+                f"Expected a DataFrame, the path of a table or of a .toml file, or a preset's name, got {told}.{fix}"
             )
         _check_index(source, columns)
         return _of_table(columns), "table", None, source
@@ -117,16 +119,6 @@ def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
             raise DataError(
                 f"Expected {role} {name!r} as a column, got it in the DataFrame's index. Pass frame.reset_index()."
             )
-
-
-def _told(source: object) -> str:
-    """Return what was given: rows by their type alone, as their values are somebody's."""
-    return shortened(source) if source is None or isinstance(source, int | float) else f"a {type(source).__name__}"
-
-
-def _frame_of(source: object) -> str:
-    """Return what would do in place of rows that are no table."""
-    return " Write pandas.DataFrame(rows)." if isinstance(source, Sequence | Mapping | Iterable) else ""
 
 
 def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:

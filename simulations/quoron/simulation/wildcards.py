@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, estimated_columns
@@ -21,6 +21,9 @@ from quoron.paths import PACKAGED, dataset, table_file
 from quoron_client.data.features import MAX_COLUMNS, is_span, named, spanned
 from quoron_client.data.formats import Dialect
 from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quoron_client.data.tables import Opened
 
 WILD = "*"  # any characters, also none
 KINDS = ("numeric", "categorical", "hashed", "dates")  # of the table's section, whose keys may be patterns
@@ -46,18 +49,20 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     declared = [name for some in entries.values() for name in some]
     if not table.columns.exclude and not any(WILD in name for name in declared):
         return config
-    header = _header(table, base, frame)
+    from quoron_client.data import tables
+
+    header = tables.names(source_of(table, base, frame))
     found = iter(resolved(declared, header, roles=roles(table), without=table.columns.exclude))
     changes: dict[str, Any] = {
-        kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
+        kind: {
+            name: meant
+            for given, meant in some.items()
+            for name in (spanned(next(found)) if WILD in given else next(found))
+        }
         for kind, some in entries.items()
     }
     columns = table.columns.model_copy(update=changes)
     return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
-
-
-def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
-    return spanned(names) if WILD in given else list(names)
 
 
 def roles(table: TableSection) -> set[str]:
@@ -93,15 +98,14 @@ def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
     table = config.population
     if not isinstance(table, TableSection):
         return ()
+    return unread(table, source_of(table, base, frame).names)
+
+
+def source_of(table: TableSection, base: Path, frame: Any = None) -> "Opened":
+    """Return what is read of a table, in batches and as often as is needed: a file, a folder, a URL or a frame."""
     from quoron_client.data import tables  # it brings pyarrow
 
-    return unread(table, tables.opened(table_file(table.path, base) if frame is None else frame, table.dialect).names)
-
-
-def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
-    from quoron_client.data import tables
-
-    return tables.names(table_file(table.path, base) if frame is None else frame, table.dialect)
+    return tables.opened(table_file(table.path, base) if frame is None else frame, table.dialect)
 
 
 def resolved(

@@ -28,14 +28,14 @@ from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
 from quoron.data import index
-from quoron.data.users import Declared, PublicKnowledge
+from quoron.data.users import Declared
 from quoron.evaluation.scores import trained_users
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
-from quoron.simulation.wildcards import WILD, left_out, meant, roles, unread, with_columns
+from quoron.simulation.wildcards import WILD, left_out, meant, roles, source_of, unread, with_columns
 from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
@@ -86,7 +86,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
             "Declare numeric or categorical."
         )
-    roles = (section.user, *([label_of(section)] if section.label else []))
+    roles = (section.user, *([] if section.label is None else [str(section.label.read().column)]))
     for name in roles:
         columns.check_name(name, header, roles)
     features: list[Want] = []
@@ -146,19 +146,6 @@ def is_identifier(name: str) -> bool:
     before = stem[-1:]
     apart = before.lower() == before.upper()  # no letter, or of a script without capitals
     return end.lower() == "id" and (apart or end == "Id" or (end == "ID" and before.islower()))
-
-
-def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
-    """Return what is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
-    if frame is not None:
-        return tables.opened(frame, section.dialect)
-    return tables.opened(dataset(section.path, base) or table_file(section.path, base), section.dialect)
-
-
-def label_of(section: TableSection) -> str:
-    """Return the label's column."""
-    assert section.label is not None
-    return str(section.label.read().column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
@@ -668,10 +655,8 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     loss = loss_of(config)
     encoding = encoding_of(config.population, loss)
     encoding.check_meant(config.population.user)
-    known = PublicKnowledge(intercept=encoding.intercept)
-    domain = make_domain(config.domain, config.loss.feature_norm)
-    items = config.population.items_per_user or 1
-    return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
+    domain, items = make_domain(config.domain, config.loss.feature_norm), config.population.items_per_user
+    return problem_of(config, Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)), encoding
 
 
 def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Plan:
@@ -685,14 +670,8 @@ def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Pl
     taken = ["a label of two classes"] * (asked.label is not None)
     taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
-        most = _at_most(wide) if high > low else ""
+        most = f"; {high:,} at most" if high > low else ""
+        if high > low and wide.forecast is not None:
+            most = f"; the most, {high:,}, leave {wide.forecast.excess_risk:.2g}"
         remarks.append(f"Before that the forecast is for {' and '.join(taken)}{most}.")
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
-
-
-def _at_most(wide: Plan) -> str:
-    """Return what is forecast of the most numbers."""
-    most = f"{wide.plan.problem.dimension:,}"
-    return (
-        f"; {most} at most" if wide.forecast is None else f"; the most, {most}, leave {wide.forecast.excess_risk:.2g}"
-    )

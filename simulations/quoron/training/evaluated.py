@@ -10,16 +10,14 @@ Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.c
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from quoron.config import Config
-from quoron.data.users import Declared
+from quoron.data.rows import Rows
+from quoron.data.users import Declared, Users, Vector
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
-from quoron.evaluation.scores import Scorer, Users, trained_users
+from quoron.evaluation.scores import Scorer, trained_users
 from quoron.planning.plans import Plan, Prepared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
@@ -32,10 +30,6 @@ from quoron_server.plan import Guarantee
 from quoron_server.rounds import Evaluations
 from quoron_server.wording import ReleaseGuarantee, sentence
 
-if TYPE_CHECKING:
-    from quoron.data.rows import Rows  # only a folder needs it
-
-Vector = NDArray[np.float64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory
 
 
@@ -78,7 +72,7 @@ def measured_by(
 def of_final_model(
     prepared: Prepared[Curated],
     encoding: Encoding,
-    items: "ItemBatch | Rows",
+    items: ItemBatch | Rows,
     apart: Users,
     noise: NoiseSource | None = None,
 ) -> Evaluations | None:
@@ -100,7 +94,7 @@ def of_final_model(
     return Evaluations(release)
 
 
-def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
+def batches(declared: Declared, items: ItemBatch | Rows, users: Users) -> Iterator[ItemBatch]:
     """Yield the items of some users (k,), of some at a time."""
     if isinstance(items, ItemBatch):
         for first in range(0, len(users), AT_ONCE):

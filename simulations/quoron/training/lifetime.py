@@ -94,7 +94,13 @@ def opened_database(path: Path, *, create: bool = True) -> Iterator[Store]:
 def _ready(path: Path, *, create: bool) -> Iterator[None]:
     """The file's turn, with a folder for it."""
     if create:
-        _make_folder(path)
+        try:
+            make_folder(path.parent, mode=OWN)
+        except OSError as error:
+            raise LedgerError(
+                f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another by "
+                "QUORON_LEDGER."
+            ) from error
     elif not path.is_file():
         raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
     with _turn(path):
@@ -128,12 +134,3 @@ def _turn(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        make_folder(path.parent, mode=OWN)
-    except OSError as error:
-        raise LedgerError(
-            f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another by QUORON_LEDGER."
-        ) from error

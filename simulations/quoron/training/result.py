@@ -18,14 +18,13 @@ from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.plans import Prepared
-from quoron.reports.data_quality import DataQualityReport, read, unseen
 from quoron.results import Printed, Run, restored
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import data_quality as look
+from quoron.training import data_quality as checks
 from quoron.training import lifetime
+from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
 from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
-from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
@@ -204,11 +203,12 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    shares = look.label_shares(held.encoding, plan.guarantee.data_quality, seen)
+    shares = checks.label_shares(held.encoding, plan.guarantee.data_quality, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    intervals, why_not = intervals_of(model, plan, events)
-    model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
+    found = intervals_of(model, plan, events)
+    known = {"no_interval": f"no interval: {found}"} if isinstance(found, str) else {"uncertainty": found}
+    model = replace(model, forecast=summary.foretold(), evaluation=measured, **known)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -233,7 +233,7 @@ def _summary(
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.data_quality, told.population
     known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
-    quality = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
+    quality = None if looked is None or seen is None else checks.read(looked, seen, scene.held.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
     found = *_no_better(last), *overtaken
@@ -247,6 +247,9 @@ def _summary(
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
         gaussian = all(each.mu is not None for each in ledger.charges(group))
+    limit = "none"
+    if account is not None:  # what the limit counts decides, not what is proved of all runs together
+        limit = f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
@@ -264,7 +267,7 @@ def _summary(
         group=group,
         group_epsilon=spent.epsilon,
         group_delta=spent.delta,
-        group_limit="none" if account is None else _limit_words(account),
+        group_limit=limit,
         warnings=(
             *doubts,
             *scene.held.warnings,
@@ -272,7 +275,7 @@ def _summary(
             *bounds.capped(events),
             *_of_columns(events),
         ),
-        unseen=unseen(quality, scene.unlooked),
+        unseen=checks.unseen(quality, scene.unlooked),
         choice=prepared.planned.choice,
         data_quality=quality,
         estimates=() if scene.estimates is None else scene.estimates.lines(),
@@ -300,11 +303,6 @@ def _with_rate(problem: Problem, model: Model) -> Problem:
         return problem
     shares = seen(told.shares, told.error)
     return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
-
-
-def _limit_words(account: Account) -> str:
-    """Return the limit, and what it counts: that decides, not what is proved of all runs together."""
-    return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 
 def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -430,15 +428,8 @@ def in_classes(encoding: Encoding) -> str | None:
 INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"
 
 
-def intervals_of(
-    model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]
-) -> tuple[Intervals | None, str | None]:
-    """Return (intervals, None), 95 %, in the order and units of the model's table; or (None, "no interval: ...")."""
-    found = _intervals(model, plan, events)
-    return (None, f"no interval: {found}") if isinstance(found, str) else (found, None)
-
-
-def _intervals(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+def intervals_of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
+    """Return 95 % intervals in the order and units of the model's coefficients; or in words why there are none."""
     p, name = plan.parameters, plan.algorithm
     if model.encoding.bends:
         return "a model of curves has no coefficient for each column"

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.data.rows import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.scores import parts, trained_users
 from quoron.model import Model
@@ -56,7 +57,6 @@ from quoron_server.runs import end
 from quoron_server.storage.ledger import Ledger
 
 if TYPE_CHECKING:
-    from quoron.data.rows import Rows  # only a folder needs it
     from quoron.training import estimated as estimating
     from quoron.training import evaluated
     from quoron.training.column_bounds import Released
@@ -108,7 +108,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     among, apart = parts(held.declared.users, config.train.holdout, source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
     encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
-    items = held.items()
+    items = held.items
     if encoding is not held.encoding:
         items = data_quality.weigh(items, encoding)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
@@ -317,7 +317,7 @@ def carry_out(
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items()
+            items = held.items
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
@@ -381,7 +381,7 @@ def _read_by(plan: RunPlan) -> int | None:
     return None if plan.asks_everybody else plan.seed
 
 
-def digest_of(items: "ItemBatch | Rows") -> bytes:
+def digest_of(items: ItemBatch | Rows) -> bytes:
     """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
     if not isinstance(items, ItemBatch):

@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.data.declared_types import check_types, typed, types_of
-from quoron.data.rows import ahead
+from quoron.data.index import opened
+from quoron.data.rows import Rows, ahead
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
-from quoron.data.users import Declared, PublicKnowledge
-from quoron.engine.choice import INLINE, Inline, Ray
+from quoron.data.users import Declared, Users
+from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import KeyedRandomness, ShardedEngine
-from quoron.paths import dataset, table_file
+from quoron.paths import dataset
 from quoron.run_folder import FRAME, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
-from quoron.simulation.wildcards import unread
+from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
-from quoron_client.data import fused, tables
+from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
@@ -49,10 +49,7 @@ from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs the first, and what is estimated the second
     from quoron.data.population import FileUsers
-    from quoron.data.rows import Rows
     from quoron.training.estimated import Declarations
-
-Users = NDArray[np.int64]
 
 
 class CuratorEngine:
@@ -66,7 +63,7 @@ class CuratorEngine:
     def __init__(
         self,
         declared: Declared,
-        items: "ItemBatch | Rows",
+        items: ItemBatch | Rows,
         noise: NoiseSource,
         *,
         seed: int | None = 0,
@@ -85,7 +82,7 @@ class CuratorEngine:
         if isinstance(self._engine, ShardedEngine):
             self._engine.close()
 
-    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
+    def _holders(self, declared: Declared, items: ItemBatch | Rows, seed: int | None) -> Any:
         if isinstance(items, ItemBatch):
             return TableUsers(**declared.public(), training=items)
         asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
@@ -99,14 +96,13 @@ class CuratorEngine:
         return self._engine.ask(replace(question, cohort=asked))
 
 
-def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
+def file_users(declared: Declared, rows: Rows, asked: Users) -> "FileUsers":
     """Return the users of a folder's rows, of whom these (k,) are asked, in this order."""
     from quoron.data.population import FileUsers, LazyStore
 
     return FileUsers(**declared.public(), store=LazyStore(rows, None, asked, declared.loss))
 
 
-Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
     "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
@@ -119,23 +115,16 @@ class HeldRows:
     """Rows of users, of which nothing is shown but how many users there are.
 
     Of a table items and marks are in memory. Of a folder of files rows are put in order within a memory that is fixed,
-    lie on disk, and are marked whenever somebody looks.
+    lie on disk, and are marked whenever they are read for a check. Under zero-out a user whose rows cannot be used has
+    no item, like an empty slot: nobody's answer is the zero vector, whatever the ridge.
     """
 
     declared: Declared
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
-    _items: "ItemBatch | Rows" = field(repr=False)
+    items: ItemBatch | Rows = field(repr=False)  # of all slots, or rows to be read when a run begins
     _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
-
-    def items(self) -> "ItemBatch | Rows":
-        """Return the items of all slots, or rows to be read when a run begins.
-
-        A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
-        such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
-        """
-        return self._items
 
     def looked(self) -> None:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
@@ -143,17 +132,17 @@ class HeldRows:
 
     def encoded_by(self, encoding: Encoding) -> "HeldRows":
         """Return the same rows by other rules for the same columns."""
-        own = self._items if isinstance(self._items, ItemBatch) else replace(self._items, encoding=encoding)
-        return replace(self, encoding=encoding, _items=own)
+        own = self.items if isinstance(self.items, ItemBatch) else replace(self.items, encoding=encoding)
+        return replace(self, encoding=encoding, items=own)
 
-    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+    def fitting(self, slots: Users) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
 
         Under zero-out a user without a row is nobody. Only rows of these users are looked at.
         """
         most = max(1, NUMBERS // (len(declared_columns(self.encoding)) + len(declared_labels(self.encoding)) + 2))
-        if not isinstance(self._items, ItemBatch):  # in an order in which they are read fast
-            index, chosen = self._items.index, np.zeros(self.declared.users, np.bool_)
+        if not isinstance(self.items, ItemBatch):  # in an order in which they are read fast
+            index, chosen = self.items.index, np.zeros(self.declared.users, np.bool_)
             chosen[slots] = True
             slots = index.order[chosen[index.order]]
         for first in range(0, len(slots), most):
@@ -166,11 +155,11 @@ class HeldRows:
 
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         """Yield whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
-        if isinstance(self._items, ItemBatch):
+        if isinstance(self.items, ItemBatch):
             assert self._marks, "a look at rows that were looked at"
             yield self._marks[0]
             return
-        for owners, table in self._items.tables(wanted[: self._items.index.users]):
+        for owners, table in self.items.tables(wanted[: self.items.index.users]):
             rows = np.flatnonzero(wanted[owners])
             if len(rows) < len(owners):
                 owners, table = owners[rows], table.take(pa.array(rows))
@@ -227,15 +216,13 @@ def hold(
     warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known, users = PublicKnowledge(intercept=encoding.intercept), slots(config, found)
+        users = slots(config, found)
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-        return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
+        return Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
-        from quoron.data.rows import Rows
-
-        rows = Rows.opened(source, section.user, encoding)
+        rows = Rows.of(opened(source, section.user), encoding)
         _check_people(people, rows.index.digest.encode())
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)
@@ -246,7 +233,7 @@ def hold(
         return HeldRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
-        table = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
+        table = source_of(section, base, frame)
         warnings += unread(given or section, table.names)
         ask = partial(make_sure_of_items, then, begun=begun)
         encoding, gathering = gather(table, encoding, section.user, most, ask=ask)

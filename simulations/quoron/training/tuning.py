@@ -16,13 +16,9 @@ is the mean over a user's rows, so that nobody counts by how many there are.
 Nothing is written of trials. After a kill they are carried out again: noise depends on the key and on the trial alone,
 so that each comes out as it did.
 
-Settings to try on a table: planned, priced and checked before any value is looked at, and a trial of one of them.
-
 Users are split once, by a draw from the search's secret noise: those held out score every trial, and all others train
 every trial. A user is in one of both, so a trial costs the worse of what training and scoring cost
 (docs/privacy/selection.md#se3).
-
-Carrying out a search over settings of a table in its folder, and what it released: an ordinary run's files.
 """
 
 import hashlib
@@ -34,21 +30,23 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.data.users import Declared
+from quoron.data.columns import Label
+from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_out, held_users, means, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Choice
 from quoron.results import Printed, in_units
-from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
+from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, claim
 from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
+from quoron.simulation.sources import Source, described
 from quoron.training import data_quality, lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
@@ -86,7 +84,6 @@ from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.wording import sentence
 
 WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,13 +414,13 @@ class TableSearch(Printed):
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
         others = {self.rows_of.key(each.config): each for each in self.candidates}
-        parts = b"".join(digest_of(self.held_rows(each).items()) for each in others.values())
+        parts = b"".join(digest_of(self.held_rows(each).items) for each in others.values())
         return hashlib.blake2b(parts, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
-        items, plan = self.held_rows(candidate).items(), candidate.planned.plan
+        items, plan = self.held_rows(candidate).items, candidate.planned.plan
         declared = replace(candidate.declared, users=self.users)
         apart = held_out(source, self.users, self.held)
         training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
@@ -500,7 +497,12 @@ def prepare(
         )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
-    request = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1)
+    if (key := next((key for key in vary or () if key.startswith(FIXED)), None)) is not None:
+        raise ConfigError(
+            f"Expected settings of a method or of columns to vary, got {key}: a search has one guarantee, to the "
+            "same users for the same label. Leave it out."
+        )
+    request = Request.of(config, algorithms=names, vary=vary, seeds=1)
     cells = request.cells()
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
@@ -554,16 +556,6 @@ def _planned(
     if not found:
         raise errors[0]
     return found, refused
-
-
-def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[Any]]:
-    for key in vary or {}:
-        if key.startswith(FIXED):
-            raise ConfigError(
-                f"Expected settings of a method or of columns to vary, got {key}: a search has one guarantee, to the "
-                "same users for the same label. Leave it out."
-            )
-    return vary or {}
 
 
 class _Rows:
@@ -741,3 +733,81 @@ def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
     folder.write_json(CHOICE, asdict(choice))
     done = result.write(prepared, folder, np.asarray(best.weights), best.events)
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
+
+
+class TuningArguments(TrainingArguments, total=False):
+    """The arguments of a search."""
+
+    vary: Mapping[str, Sequence[Any]] | None
+    algorithms: Sequence[str] | None
+    n_trials: float | None
+    max_trials: int | None
+    padded: bool
+    holdout: float | None
+    seed: int | None
+
+
+_CONFIGURED = {*TrainingArguments.__annotations__, "seed"}  # the configuration's; the others are of the search
+
+
+@overload
+def tune(
+    source: Source,
+    user: str | None = ...,
+    label: str | Label | None = ...,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[TuningArguments],
+) -> TableSearch: ...
+@overload
+def tune(
+    source: Source,
+    user: str | None = ...,
+    label: str | Label | None = ...,
+    *,
+    dry_run: Literal[False] = ...,
+    **arguments: Unpack[TuningArguments],
+) -> Tuned: ...
+@entry_point
+def tune(
+    source: Source,
+    user: str | None = None,
+    label: str | Label | None = None,
+    *,
+    dry_run: bool = False,
+    **arguments: Unpack[TuningArguments],
+) -> Tuned | TableSearch:
+    """Train for real with several settings, and release the best by a private score, for little more than one run.
+
+    Args:
+        vary: dotted keys, each with the values to try; all combinations.
+        algorithms: names, `auto` among them; default: the one that is configured.
+        n_trials: in the mean; twice as many as settings unless given. How many there are is secret.
+        max_trials: five times the mean unless given; three times where `padded`.
+        padded: always carry out so many, so that the clock does not tell how many counted.
+        holdout: share of the users that score every trial; 0.1 to 0.3, by how many there are, unless given.
+        seed: SIMULATED: of all noise. It promises nothing, and nothing is charged.
+        dry_run: return the search alone: what it would promise, cost and try. Nothing is charged, and no value is read.
+        source, user, label, epsilon, delta, ...: as of `train`; (ε, δ) is the guarantee of the whole search.
+
+    A secret number of trials each take one of the settings at random. Nothing is shown or kept of any but the best, and
+    one charge is made before any value is read. Interrupted, it goes on with the same call and `out`, or
+    `quoron resume`: the same trials, with the same noise.
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
+    """
+    given: Any = arguments.get
+    effort = Effort(given("n_trials"), given("max_trials"), given("padded", False), given("holdout"))
+    seeded = given("seed") is not None
+    configured = {name: value for name, value in arguments.items() if name in _CONFIGURED}
+    config, name, frame = described(source, user, label, configured, secret=not seeded)
+    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
+    asked: dict[str, Any] = {"vary": given("vary"), "algorithms": given("algorithms"), "seeded": seeded}
+    asked |= {"identity": Identity.kept(folder, SEARCH) or Identity.fresh(name), "frame": frame}
+    search = prepare(config, Path.cwd(), effort=effort, **asked)
+    if dry_run:
+        return search
+    claimed = claim(search.request.config, name)
+    with claimed.resumable():
+        return carry_out(search, claimed)
