@@ -2,7 +2,7 @@
 
 Each module is one mechanism or one kind of account, with its statement and proof under docs/privacy/. Every mechanism
 that releases or decides stands here too, and what is most asked for besides; accounts are modules to import: `gdp`,
-`subsampling`, `lifetime`.
+`pair`, `subsampling`, `lifetime`.
 
     >>> from quoron_privacy import GaussianNoise
     >>> from quoron_privacy.accounts import gdp

@@ -200,8 +200,11 @@ class Peer:
         self.user = reply.user
         return self.user
 
+    def open(self) -> grpc.aio.StreamStreamCall:
+        return federation_pb2_grpc.ClientPlaneStub(self.channel).Work(metadata=self.metadata)
+
     async def hello(self) -> None:
-        self.call = federation_pb2_grpc.ClientPlaneStub(self.channel).Work(metadata=self.metadata)
+        self.call = self.open()
         await self.call.write(pb.ClientMessage(hello=pb.Hello(protocol=2, software="test")))
         welcome = await self.call.read()
         assert welcome.welcome.user == self.user

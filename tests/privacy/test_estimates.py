@@ -129,7 +129,7 @@ def test_thirds_never_weigh_more_and_tell_a_value_and_its_square(places, weight)
 @pytest.mark.parametrize("mu", [1e-4, 0.2, 4.0])
 def test_the_price_is_the_one_asked_for_by_both_accounts(adjacency, cells, running, mu):
     made = Spread.for_mu(users=5000, groups=3, cells=cells, mu=mu, running=running, adjacency=adjacency)
-    assert made.effective_mu <= mu * (1 + 1e-9)
+    assert made.pair.mu <= mu * (1 + 2e-9)
     epsilon = mu
     delta = gdp.delta_for(mu, epsilon) * (1 + 1e-6)
     spread.verify([made], epsilon, delta)
