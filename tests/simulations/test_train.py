@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from quoron.data.users import Declared
 from quoron.engine.choice import KeyedRandomness
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
-from quoron.training.table import CuratorEngine
+from quoron.training.table import CuratorEngine, HeldRows
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -57,11 +58,25 @@ def charged(ledger: Path, population: str = "everyone") -> list[float]:
         return [charge.epsilon for charge in kept.charges(population)]
 
 
-def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
+def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Have something happen as soon as anything of the items of a table that is held is read."""
+
+    class Guarded:
+        """Items that may be handed on."""
+
+        def __getattribute__(self, name: str) -> Any:
+            return ItemBatch if name == "__class__" else happens()
+
+    def read(held: HeldRows, name: str) -> Any:
+        return Guarded() if name == "items" else object.__getattribute__(held, name)
+
+    monkeypatch.setattr(HeldRows, "__getattribute__", read, raising=False)
+
+
+def test_a_run_beyond_the_limit_is_refused_before_items_are_read(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
-    for reader in ("digest_of", "CuratorEngine"):  # all that is made of items
-        monkeypatch.setattr(f"quoron.training.run.{reader}", lambda *_, **__: pytest.fail("the table was looked at"))
+    reading_items(monkeypatch, lambda: pytest.fail("items were read"))
     with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
@@ -69,11 +84,11 @@ def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, l
 
 
 def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_path, monkeypatch):
-    def looking(*_: Any) -> None:
+    def looking() -> None:
         assert charged(ledger, "clinic 7") == [8.0]
         raise InterruptedError
 
-    monkeypatch.setattr("quoron.training.run.digest_of", looking)  # which reads them first
+    reading_items(monkeypatch, looking)
     with pytest.raises(InterruptedError):
         train(people, tmp_path / "run", population="clinic 7")
 

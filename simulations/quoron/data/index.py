@@ -31,7 +31,7 @@ folder from there up to the root belongs to that user or to the system, and nobo
 is followed to a file of an index, neither for reading nor for writing.
 
 The digest of a user column is of the runs (a name, and how many rows in a row it has), whatever the batches in which
-they come. It is BLAKE2b: nobody finds other users with the same one.
+they come. It is BLAKE2b: other users with the same digest cannot be found.
 """
 
 import errno

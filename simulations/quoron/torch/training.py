@@ -42,6 +42,7 @@ import torch
 import torch._decomp.decompositions
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from quoron.arguments import entry_point
@@ -79,13 +80,8 @@ _REPLACED = {
 }
 
 _MEANS: tuple[Any, ...] = (  # of torch, over all numbers of a batch
-    torch.nn.functional.mse_loss,
-    torch.nn.functional.l1_loss,
-    torch.nn.functional.huber_loss,
-    torch.nn.functional.smooth_l1_loss,
-    torch.nn.functional.binary_cross_entropy,
-    torch.nn.functional.binary_cross_entropy_with_logits,
-    torch.nn.functional.cross_entropy,
+    *(functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss),
+    *(functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits, functional.cross_entropy),
 )
 _RECURRENT = {"gru": "gru_impl", "lstm": "lstm_impl", "rnn_tanh": "rnn_tanh_input", "rnn_relu": "rnn_relu_input"}
 
@@ -168,12 +164,12 @@ class TorchModule:
             return self._lost(output.unsqueeze(0), (target.unsqueeze(0),)).reshape(())
 
         def of_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            classes = self.loss is torch.nn.functional.cross_entropy
+            classes = self.loss is functional.cross_entropy
             # A shape that torch would broadcast over items, or classes at several places, some of which are left out.
             if self.loss not in _MEANS or outputs.shape[: 1 if classes else None] != targets.shape:
                 return vmap(of_output, randomness="different")(outputs, targets)
-            losses: torch.Tensor = self.loss(outputs, targets, reduction="none")  # type: ignore[call-arg, misc]
-            return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+            losses = self.loss(outputs, targets, reduction="none")  # type: ignore[call-arg, misc]
+            return losses.reshape(len(outputs), -1).mean(1)
 
         if self.batching == "loop":
             return torch.stack([of_batch(*item) for item in zip(*parts, strict=True)])

@@ -14,6 +14,7 @@ because the coupling bounds every iterate (docs/privacy/outlier-filter.md#f1). A
 users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,12 +73,12 @@ class Aggregate:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Rule:
+class Rule(ABC):
     """How answers become one gradient, and whether a phase may release. Test statistics start at 0 and never fall."""
 
+    @abstractmethod
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the estimate for the cohort of `round_`."""
-        raise NotImplementedError
 
     def combine(self, tally: float, more: float) -> float:
         """Return the phase's test statistic with that of one more round: their sum."""
