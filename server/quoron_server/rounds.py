@@ -171,6 +171,7 @@ def run(
     evaluate: Evaluate | None = None,
     trust_clients: bool = False,
     evaluations: Evaluations | None = None,
+    finish: Callable[[Vector], Vector] = lambda model: model,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
@@ -180,7 +181,8 @@ def run(
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
     `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough
-    the last iterate is the model. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
+    the last iterate is the model. What `finish` makes of it follows from public and released numbers alone.
+    Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
     it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
@@ -201,7 +203,9 @@ def run(
         ledger.relax()
     try:
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
-            model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, evaluations)
+            model = _carry_out(
+                algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, evaluations, finish
+            )
     except BaseException:
         with suppress(LedgerError):  # a charge that cannot be returned stays, and the error is raised
             ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
@@ -234,6 +238,7 @@ def _carry_out(
     simulation: bool,
     evaluate: Evaluate | None,
     evaluations: Evaluations | None,
+    finish: Callable[[Vector], Vector],
 ) -> Vector:
     state, totals, moved = _resume(algorithm, ledger)
     evaluated = [event["public"]["evaluation"] for event in ledger.events() if "evaluation" in event["public"]]
@@ -290,7 +295,7 @@ def _carry_out(
         for observer in observers:
             observer.round_finished(event)
         question, spent = following, spending is not None
-    model = algorithm.iterate(state) if stopped else algorithm.model(state)
+    model = algorithm.iterate(state) if stopped else finish(algorithm.model(state))
     if evaluations is None:
         ledger.finish(model)
     elif stopped:  # where it stands has been measured

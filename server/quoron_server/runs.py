@@ -124,6 +124,7 @@ class Run:
         *,
         evaluate: Evaluate | None = None,
         evaluations: Evaluations | None = None,
+        finish: Callable[[Vector], Vector] = lambda model: model,
     ) -> Vector:
         """Ask on from where the ledger of a begun and charged run stands, to the end: the released model, shape (d,).
 
@@ -142,6 +143,7 @@ class Run:
             evaluate=evaluate,
             trust_clients=self.trust_clients,
             evaluations=evaluations,
+            finish=finish,
         )
 
     def give_back(self, population: PopulationLedger, rounds: int) -> bool:

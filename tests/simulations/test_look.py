@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dying
 import quoron
@@ -23,7 +25,7 @@ from quoron.training import data_quality as words
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Range, Signs
-from quoron_client.data.features import Numeric
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
@@ -336,3 +338,46 @@ def test_a_released_share_below_one_in_ten_sets_a_forecast_aside_that_knew_of_no
     )
     said = any("the plan's forecast is for 10 % or more" in each for each in result.summary.doubts)
     assert said == result.summary.overtaken == (not declared)
+
+
+@pytest.mark.parametrize(("missing", "centred"), [(0.0, True), (0.4, False)])
+def test_a_row_without_any_of_a_columns_values_is_predicted_like_the_mean_of_them_where_nobody_told_more(
+    missing, centred, ledger, tmp_path
+):
+    """Noise alone decides what such rows are, unless there are some: a model could be sure of them."""
+    rng, many = np.random.default_rng(0), 4000
+    ward = rng.choice(["A", "B", "C"], many).astype(object)
+    ward[rng.random(many) < missing] = None
+    rows = pd.DataFrame({"who": np.arange(many), "ward": ward, "age": rng.uniform(0, 1, many)})
+    rows["ill"] = rng.random(many) < np.where(ward == "A", 0.8, 0.3)
+    columns = {"numeric": {"age": (0, 1)}, "categorical": {"ward": ["A", "B", "C"]}}
+    out = tmp_path / "run"
+    model = quoron.train(rows, out=out, user="who", label="ill", columns=columns, epsilon=1.0, delta=1e-6).model
+    listed = model.weights[1:4]
+    assert (abs(listed.sum()) < 1e-9 * abs(listed).max()) == centred
+    with Ledger.open(out / "ledger.sqlite") as own:
+        assert np.array_equal(own.model, model.weights)  # what is committed, and so goes on after a crash
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), outputs=st.integers(1, 3), chosen=st.lists(st.booleans(), min_size=3, max_size=3)
+)
+def test_a_centred_model_predicts_rows_with_a_listed_value_as_before(seed, outputs, chosen):
+    rules = Encoding((Numeric("age", 0, 1), Categorical("ward", ("A", "B", "C")), Categorical("sex", ("f", "m"))))
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(outputs, rules.dimension))
+    found = rules.centred(weights.ravel(), chosen).reshape(weights.shape)
+    rows = np.hstack([rng.uniform(-1, 1, (9, 1)), np.eye(3)[rng.integers(0, 3, 9)], np.eye(2)[rng.integers(0, 2, 9)]])
+    rows = np.hstack([rows, np.ones((9, 1))])
+    assert np.allclose(rows @ found.T, rows @ weights.T)
+    assert np.allclose(found[:, 1:4].sum(axis=1), 0.0) or not chosen[1]
+    assert np.allclose(found[:, 4:6].sum(axis=1), 0.0) or not chosen[2]
+    assert np.array_equal(found[:, 0], weights[:, 0])
+
+
+@pytest.mark.parametrize("other", [{"intercept": False}, {"curves": 2}])
+def test_a_model_without_a_constant_or_of_curves_is_not_centred(other):
+    rules = Encoding((Numeric("age", 0, 1), Categorical("ward", ("A", "B"))), **other)
+    weights = np.arange(1.0, rules.dimension + 1)
+    assert rules.centred(weights, [True, True]) is weights
+    assert words.centred(weights, rules, None, None) is weights  # nor is one of whose table nothing was released

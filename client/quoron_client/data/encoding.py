@@ -605,6 +605,23 @@ class Encoding:
         found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
+    def centred(self, weights: Vector, features: Sequence[bool]) -> Vector:
+        """Return the same model (d,) with coefficients of values around zero, of these features that have values.
+
+        What they have in common goes to the constant. A row that has one of the values is predicted alike.
+        """
+        if self.bends or not self.intercept:
+            return weights
+        found, place = weights.reshape(-1, self.dimension).copy(), 0
+        for feature, chosen in zip(self.features, features, strict=True):
+            own = slice(place, place + feature.width)
+            if chosen and not feature.is_number:
+                common = found[:, own].mean(axis=1)
+                found[:, own] -= common[:, None]
+                found[:, -1] += common
+            place += feature.width
+        return found.reshape(weights.shape)
+
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""
         return dict(_adapter().dump_python(self, mode="json"))

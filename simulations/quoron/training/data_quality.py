@@ -39,6 +39,7 @@ from quoron_server.problem import Problem
 from quoron_server.storage.ledger import Ledger
 
 OFF = "train.data_quality = 0 says so"
+FEW_ERRORS = 2.0  # of a share of rows, up to which it may well be none
 
 
 def plan(
@@ -142,6 +143,18 @@ def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
         f"class_weight='balanced' weighs all classes alike: nobody looks at their shares ({why}). Write a weight for "
         "each class.",
     )
+
+
+def centred(weights: Vector, encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> Vector:
+    """Return a model (d,) that is sure of no row for having none of a column's values, where as good as all have one.
+
+    Such rows are too few to teach what they are: a number added to all values and taken off the constant changes no
+    other row, so noise alone decides it. A function of released and public numbers (data-quality#h5).
+    """
+    if quality is None or seen is None:
+        return weights
+    few = seen.columns[: len(encoding.features)] <= FEW_ERRORS * _errors(quality).column
+    return encoding.centred(weights, few.tolist())
 
 
 def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> LabelShares | None:

@@ -4,12 +4,13 @@
     columns  three times: where each lies and how wide it is; L makes those wider that surely are narrow
     whiten   four times: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½, the second
              and third time where W says that it is needed; else the next W is of the same features, and both count
-    round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
+    round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p - ½ β(θ_t)
              ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h), less what nobody tells of
              c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
     vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise, V = √S ‖θ_T‖ at most: above its noise, the model is 0
 
-p is the noisy share of users who answer, which every release tells for nothing. Steps, metric, radius and weights are
+β is what clipping takes off the mean gradient of users as the model has them, p the noisy share of users who answer,
+which every release tells for nothing. Steps, metric, radius and weights are
 functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
 
 With K classes L is of the features alone and θ has a part for each of the K - 1 contrasts between classes, all of which
@@ -322,6 +323,7 @@ class WhitenedInParts:
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
+RESTORED, BEYOND_RESTORED = 0.5, 50.0  # share of what clipping takes by the model that is given back; BEYOND if any is
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of numbers, is shrunk as well: by itself
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
@@ -485,10 +487,13 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             return rows
 
         points, walks = extended(state.points, theta), extended(state.walks, state.walk)
-        gradients = extended(state.gradients, c + radius * released.mean / share)
+        radii, beyond = extended(state.radii, radius), extended(state.beyond, 1 - released.within / share)
+        found = c + radius * released.mean / share
+        if self._restores:
+            found -= RESTORED * self._law.clipped(theta, float(beyond[t]), self.plan.problem.items_per_user)
+        gradients = extended(state.gradients, found)
         off = CLIPPED * radius * max(0.0, 1 - released.within / share)  # clipping moves it, too
         variances = extended(state.variances, (radius * mechanism.scale / share) ** 2 + off**2 / d)
-        radii, beyond = extended(state.radii, radius), extended(state.beyond, 1 - released.within / share)
         lately = slice(max(1, t - LATELY), t + 1)
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         flattest = min(state.tail, tail)
@@ -710,10 +715,15 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return estimates.bound(self.plan)
 
     @property
+    def _restores(self) -> bool:
+        """Whether what clipping moves the mean gradient by is foreseen: for one logistic prediction of honest users."""
+        return self.parameters.sigmoid and self.parameters.outputs == 1 and not self.parameters.robust
+
+    @property
     def _common(self) -> float:
         """π* of a common label, were it no share: a share that stands out from its noise."""
-        nu = self.parameters.resolution
-        return BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
+        nu, beyond = self.parameters.resolution, BEYOND_RESTORED if self._restores else BEYOND
+        return beyond / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
 
     def _target(self, variance: float) -> float:
         """π*: the smaller the rarer a label is."""

@@ -13,7 +13,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
 
 from quoron_client.protocol.questions import AverageLoss, MomentAndGradient, SecondMoment, Task
 from quoron_client.protocol.smoothing import moreau
@@ -33,6 +34,8 @@ STEPS, HALVINGS = 6, 40  # by which predictions are found
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
 PASSES, A_PASS = (3, 12), 100.0  # of `approached`, and the ν that one takes
 DAMPED = 0.5, 0.25  # share of a pass that is gone, as γ may be twice as steep as its mean curvature; after one too far
+LEAST_BEYOND = 0.002  # share of users far away, below which nothing is taken to be cut off
+MADE_ROWS, LEAST_USERS, MOST_ITEMS = 1 << 16, 4096, 16  # of made-up users: rows in all, users, and items at most of one
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
@@ -90,6 +93,16 @@ def _draws(parts: int) -> Matrix:
     """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
     half = np.random.Generator(np.random.Philox(0)).standard_normal((DRAWS // 2, parts))
     return np.concatenate([half, -half])
+
+
+@cache
+def _users(items: int, slopes: int) -> tuple[Matrix, Matrix, Vector, NDArray[np.int64]]:
+    """Of made-up users of 1 to 2 `items` - 1 rows: normal and uniform numbers (u, rows), χ² of all slopes but one (u,),
+    and how many rows they have, (u, 1); the same ones every time."""
+    random, most = np.random.Generator(np.random.Philox(0)), 2 * items - 1
+    shape = (max(LEAST_USERS, MADE_ROWS // most), most)
+    across = random.chisquare(slopes - 1, shape[0]) if slopes > 1 else np.zeros(shape[0])
+    return random.standard_normal(shape), random.random(shape), across, random.integers(1, most + 1, (shape[0], 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +187,27 @@ class Law:
             x = x + share * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
             x = x * min(1.0, limit / max(float(np.linalg.norm(x)), 1e-300))
         return x.ravel()
+
+    def clipped(self, x: Vector, beyond: float, items: int) -> Vector:
+        """By how much clipping moves the mean gradient at x, (d,), if a share of users is `beyond` ⅔ of the radius.
+
+        Of users as the model has them, of 1 to 2 `items` - 1 rows. Those whose labels surprise it have long gradients,
+        most towards a shorter model. For one logistic prediction.
+        """
+        slopes, level = (x[:-1], float(x[-1])) if self.intercept else (x, 0.0)
+        length = float(np.linalg.norm(slopes))
+        if beyond <= LEAST_BEYOND or length == 0.0:
+            return np.zeros(len(x))
+        scores, uniform, across, counts = _users(min(items, MOST_ITEMS), len(slopes))
+        chances = expit(level + length * scores)
+        residuals = (chances - (uniform < chances)) * (np.arange(scores.shape[1]) < counts) / counts
+        rows = np.stack([np.sum(residuals * scores, axis=1), residuals.sum(axis=1) * self.intercept])
+        rows -= rows.mean(axis=1)[:, None]
+        lengths = np.sqrt(np.sum(rows**2, axis=0) + across * np.sum(residuals**2, axis=1)) + 1e-300
+        radius = 1.5 * float(np.quantile(lengths, max(1 - beyond, 0.0)))
+        along, constant = 4 * self.curvature * np.mean(rows * np.minimum(radius / lengths, 1.0), axis=1)
+        found = along / length * slopes
+        return np.append(found, constant) if self.intercept else found
 
     def _even(self, x: Vector) -> tuple[float, float]:
         """Mean chance and mean slope of it at x."""
