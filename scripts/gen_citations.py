@@ -1,18 +1,19 @@
-"""Write CITATION.cff, docs/papers/references.bib and the table of algorithms in docs/papers/README.md.
+"""Write CITATION.cff, the end of docs/papers/references.bib and the table of algorithms in docs/papers/README.md.
 
-All follow from what algorithms say of their papers. With `--check`, only say whether they are up to date.
+They follow from the entries of references.bib, which are edited by hand, and from what algorithms say of their papers.
+With `--check`, only say whether they are up to date.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import written
 
 from quoron import __version__
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import REFUSED, THE_FOUR, Reference
+from quoron_server.algorithms.references import REFUSED, Source
 
 ROOT = Path(__file__).parent.parent
 CITATION, PAGE = ROOT / "CITATION.cff", ROOT / "docs" / "papers" / "README.md"
@@ -22,8 +23,15 @@ BEGIN, END = "<!-- algorithms: begin, by scripts/gen_citations.py -->", "<!-- al
 MESSAGE = "If you use this software, cite it and the papers of the algorithm that you used: docs/papers."
 
 
+ALGORITHMS_OF = (
+    "% algorithms: by scripts/gen_citations.py\n"  # begins the part of the bibliography that is written here
+)
+
+Entry = Mapping[str, str]  # fields of a paper in the bibliography, by name
+
+
 def citation() -> str:
-    """The Citation File Format of quoron, with every paper that an algorithm comes from."""
+    """The Citation File Format of quoron, with every paper of the bibliography."""
     lines = [
         "# Written by scripts/gen_citations.py; do not edit by hand.",
         "cff-version: 1.2.0",
@@ -35,68 +43,62 @@ def citation() -> str:
         f"version: {__version__}",
         "license: Apache-2.0",
         "references:",
-        *(line for reference in references() for line in _reference(reference)),
+        *(line for entry in entries().values() for line in _reference(entry)),
     ]
     return "\n".join(lines) + "\n"
 
 
 def bibliography() -> str:
-    """quoron and every paper as BibTeX, and which of them an algorithm comes from."""
-    named = [f"% {name}: {', '.join(paper.key for paper in papers(name))}\n" for name in (*ALGORITHMS, *REFUSED)]
-    own = _entry("misc", "quoron", (f"{{{AUTHOR}}}",), TITLE, note=f"Version {__version__}")
-    return "\n".join(
-        ["% Written by scripts/gen_citations.py; do not edit by hand.\n", own, *map(_bibtex, references()), *named]
-    )
+    """The bibliography with this version of quoron, and which of its papers an algorithm comes from."""
+    by_hand, _, _ = BIBLIOGRAPHY.read_text(encoding="utf-8").partition(ALGORITHMS_OF)
+    by_hand = re.sub(r"\{Version [^}]*\}", f"{{Version {__version__}}}", by_hand, count=1)
+    named = [f"% {name}: {', '.join(source.key for source in sources(name))}\n" for name in (*ALGORITHMS, *REFUSED)]
+    return "\n".join([f"{by_hand}{ALGORITHMS_OF}", *named])
 
 
-def papers(name: str) -> tuple[Reference, ...]:
+def sources(name: str) -> tuple[Source, ...]:
     """The papers that an algorithm comes from."""
-    return (REFUSED[name].source.reference,) if name in REFUSED else ALGORITHMS[name].origin.references
+    return (REFUSED[name].source,) if name in REFUSED else ALGORITHMS[name].origin.sources
 
 
-def _bibtex(paper: Reference) -> str:
-    kind = "inproceedings" if paper.booktitle else "article" if paper.journal else "misc"
-    pages = None if paper.pages is None else f"{paper.pages[0]}--{paper.pages[1]}"
-    values = {"booktitle": paper.booktitle, "journal": paper.journal, "series": paper.series, "volume": paper.volume}
-    values |= {"number": paper.number, "pages": pages, "year": paper.year, "url": paper.url}
-    values |= {"eprint": paper.eprint, "archiveprefix": paper.eprint and "arXiv"}
-    return _entry(kind, paper.key, paper.authors, paper.title, **values)
+def entries() -> dict[str, Entry]:
+    """The papers of the bibliography, by key."""
+    found = re.findall(r"^@\w+\{(\w+),\n(.*?)^\}", BIBLIOGRAPHY.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return {key: _fields(body) for key, body in found if key != "quoron"}
 
 
-def _entry(kind: str, key: str, authors: tuple[str, ...], title: str, **values: str | int | None) -> str:
-    said = {"author": " and ".join(authors), "title": f"{{{title}}}"} | values
-    lines = [f"  {name} = {{{_escaped(name, str(value))}}},\n" for name, value in said.items() if value is not None]
-    return f"@{kind}{{{key},\n{''.join(lines)}}}\n"
+def _fields(body: str) -> Entry:
+    named = re.findall(r"^  (\w+) = \{(.*)\},$", body, re.MULTILINE)
+    return {name: re.sub(r"\\([&%$#_])", r"\1", value.strip("{}")) for name, value in named}
 
 
-def _escaped(name: str, value: str) -> str:
-    return value if name in ("url", "eprint") else re.sub(r"[&%$#_]", r"\\\g<0>", value)
+def short(entry: Entry) -> str:
+    """The authors' family names and the year of a paper, as texts cite it."""
+    names = [author.partition(",")[0] for author in entry["author"].split(" and ")]
+    if len(names) > 4:
+        return f"{names[0]} et al. ({entry['year']})"
+    return f"{' & '.join(filter(None, (', '.join(names[:-1]), names[-1])))} ({entry['year']})"
 
 
-def references() -> list[Reference]:
-    """The papers, each once: first the four that docs/papers reads."""
-    named = (paper for name in (*ALGORITHMS, *REFUSED) for paper in papers(name))
-    return list(dict.fromkeys((*THE_FOUR, *named)))
-
-
-def _reference(paper: Reference) -> Iterator[str]:
-    kind = "conference-paper" if paper.booktitle else "article" if paper.journal else "generic"
+def _reference(entry: Entry) -> Iterator[str]:
+    kind = "conference-paper" if "booktitle" in entry else "article" if "journal" in entry else "generic"
     yield f"  - type: {kind}"
-    yield f"    title: {json.dumps(paper.title, ensure_ascii=False)}"
+    yield f"    title: {json.dumps(entry['title'], ensure_ascii=False)}"
     yield "    authors:"
-    for author in paper.authors:
+    for author in entry["author"].split(" and "):
         family, _, given = author.partition(", ")
         yield from (f"      - family-names: {json.dumps(family)}", f"        given-names: {json.dumps(given)}")
-    yield f"    year: {paper.year}"
-    if paper.booktitle:
-        yield from (f"    collection-title: {json.dumps(paper.booktitle)}", "    collection-type: proceedings")
-    start, end = paper.pages or (None, None)
-    numbers = {"journal": paper.journal, "volume": paper.volume, "issue": paper.number, "start": start, "end": end}
-    for key, value in (numbers | {"url": paper.url}).items():
-        if value is not None:
-            yield f"    {key}: {json.dumps(value)}"
-    if paper.eprint:
-        yield from ("    identifiers:", "      - type: other", f'        value: "arXiv:{paper.eprint}"')
+    yield f"    year: {entry['year']}"
+    if "booktitle" in entry:
+        yield from (f"    collection-title: {json.dumps(entry['booktitle'])}", "    collection-type: proceedings")
+    start, _, end = entry.get("pages", "").partition("--")
+    numbers = {"volume": entry.get("volume"), "issue": entry.get("number"), "start": start, "end": end}
+    texts = {name: json.dumps(entry[name]) for name in ("journal", "url") if name in entry}
+    for key in ("journal", *numbers, "url"):
+        if value := texts.get(key) or numbers.get(key):
+            yield f"    {key}: {value}"
+    if "eprint" in entry:
+        yield from ("    identifiers:", "      - type: other", f'        value: "arXiv:{entry["eprint"]}"')
 
 
 def page() -> str:

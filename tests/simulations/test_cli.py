@@ -266,6 +266,11 @@ def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> No
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
 
 
+def test_sources_of_algorithms_are_the_papers_of_the_bibliography_as_it_cites_them() -> None:
+    sources = {source.key: source.short for name in NAMES for source in generator.sources(name)}
+    assert sources == {key: generator.short(entry) for key, entry in generator.entries().items()}
+
+
 pytestmark = pytest.mark.usefixtures("planned_once")
 
 

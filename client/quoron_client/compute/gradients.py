@@ -280,15 +280,8 @@ def _prepared(
     return (*items, shrink, scale, centre, user_weights), 0
 
 
-def average_loss(
-    loss: Loss,
-    batch: Items,
-    point: Vector,
-    *,
-    user_smoothness: float | None = None,
-    threads: int | None = None,
-) -> Vector:
-    """F_u(point) for every user u, shape (k,), as in `average_gradient`; with `user_smoothness` scaled like it.
+def average_loss(loss: Loss, batch: Items, point: Vector, *, threads: int | None = None) -> Vector:
+    """F_u(point) for every user u, shape (k,), as in `average_gradient`, but never scaled.
 
     A user without items gets zero, a user with a non-finite feature or label gets NaN. Raises `DataError` for a point
     of another dimension.
@@ -303,8 +296,6 @@ def average_loss(
         _losses(batch, loss.values.compiled.address, loss.parameter, read[0], batch.item_weights, out, threads=threads)
     bent = 0.5 * float((loss.quadratic_diagonal(len(point)) * point) @ point)
     out += np.where(batch.counts > 0, bent, 0.0)
-    if user_smoothness is not None:
-        out *= smoothness_scale(loss, batch, user_smoothness, threads=threads)
     return out
 
 

@@ -10,8 +10,44 @@ from quoron_privacy.errors import DataError
 Features = NDArray[np.float32] | NDArray[np.float64]
 
 
+class _Rows:
+    """Rows begins[u] to ends[u] of a block of memory are user u's."""
+
+    __slots__ = ()
+
+    features: Features
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    weights: NDArray[np.float64] | None
+
+    @property
+    def users(self) -> int:
+        """Number of users k."""
+        return len(self.begins)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.features.shape[1])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of items of each user (k,)."""
+        return self.ends - self.begins
+
+    @property
+    def size(self) -> int:
+        """Numbers that a reader of these users' items reads."""
+        return int(self.counts.sum()) * self.dimension
+
+    @property
+    def item_weights(self) -> NDArray[np.float64]:
+        """The weights (N,) as compiled loops take them; empty where all are 1."""
+        return np.empty(0) if self.weights is None else self.weights
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ItemBatch:
+class ItemBatch(_Rows):
     """Items offsets[u] to offsets[u + 1] belong to the batch's user u.
 
     A user without items is allowed here (offsets equal) and answers nothing; populations refuse such users by name.
@@ -40,34 +76,14 @@ class ItemBatch:
             _check_weights(self.weights, len(features))
 
     @property
-    def users(self) -> int:
-        """Number of users k."""
-        return len(self.offsets) - 1
-
-    @property
-    def begins(self) -> NDArray[np.int64]:
+    def begins(self) -> NDArray[np.int64]:  # type: ignore[override]
         """The first row of each user (k,)."""
         return self.offsets[:-1]
 
     @property
-    def ends(self) -> NDArray[np.int64]:
+    def ends(self) -> NDArray[np.int64]:  # type: ignore[override]
         """One past the last row of each user (k,)."""
         return self.offsets[1:]
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Number of items of each user (k,)."""
-        return np.diff(self.offsets)
-
-    @property
-    def size(self) -> int:
-        """Numbers that a reader of all items reads, N d."""
-        return int(self.features.size)
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.features.shape[1])
 
     def of(self, users: NDArray[np.int64]) -> "ItemBatch":
         """Return the items of some of its users (k,), in the given order."""
@@ -97,14 +113,9 @@ class ItemBatch:
             raise DataError(f"Expected users' items among {len(self.features)}, got others.")
         return ItemView(self.features, self.labels, begins, ends, self.weights)
 
-    @property
-    def item_weights(self) -> NDArray[np.float64]:
-        """The weights (N,) as compiled loops take them; empty where all are 1."""
-        return np.empty(0) if self.weights is None else self.weights
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ItemView:
+class ItemView(_Rows):
     """Users whose items lie somewhere in a larger block of memory: rows begins[u] to ends[u] are user u's.
 
     Made by `ItemBatch` alone, whose checks hold for it. A loop over users reads it like a batch.
@@ -128,31 +139,6 @@ class ItemView:
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
         """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
-
-    @property
-    def users(self) -> int:
-        """Number of users k."""
-        return len(self.begins)
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.features.shape[1])
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Number of items of each user (k,)."""
-        return self.ends - self.begins
-
-    @property
-    def size(self) -> int:
-        """Numbers that a reader of these users' items reads."""
-        return int(self.counts.sum()) * self.dimension
-
-    @property
-    def item_weights(self) -> NDArray[np.float64]:
-        """The weights (N,) as compiled loops take them; empty where all are 1."""
-        return np.empty(0) if self.weights is None else self.weights
 
 
 Items = ItemBatch | ItemView

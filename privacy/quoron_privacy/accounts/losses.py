@@ -631,8 +631,8 @@ def _each(mu: float, sums: Atoms, epsilon: float) -> float:
     return min(1.0, float(sums.masses @ most) * (1 + rounding) * (1 + 1e-15) + sums.lost)
 
 
-def crossing(delta: Callable[[float], float], wanted: float) -> float:
-    """Return about the least ε with a δ of at most `wanted`, one that has it: infinite beyond 1,000."""
+def crossing(delta: Callable[[float], float], wanted: float, *, most: float = _LARGEST) -> float:
+    """Return about the least ε with a δ of at most `wanted`, one that has it: infinite beyond `most`."""
     if delta(0.0) <= wanted:
         return 0.0
 
@@ -642,9 +642,9 @@ def crossing(delta: Callable[[float], float], wanted: float) -> float:
 
     low, high = 0.0, 0.01
     while excess(high) > 0:
-        if high == _LARGEST:
+        if high == most:
             return math.inf
-        low, high = high, min(4 * high, _LARGEST)
+        low, high = high, min(4 * high, most)
     found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
     step = near = 1e-9 + 4e-7 * found
     while found - step > low and excess(found - step) <= 0:

@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
@@ -24,7 +23,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
-from quoron_privacy.means.clipping import ClippedSum, clip_rows
+from quoron_privacy.means.clipping import ClippedSum, clip_rows, clip_shares
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums
 
@@ -175,10 +174,10 @@ class DataQuality:
         A user without a usable row has no labels, and every user's shares of labels add up to one at most.
         """
         users, values, column = (math.sqrt(weight) for weight in self._weights)
-        none = _share(unusable)
-        shares = np.where(none[:, None] > 0, 0.0, _share(labels))
+        none = clip_shares(unusable)
+        shares = np.where(none[:, None] > 0, 0.0, clip_shares(labels))
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
-        unfit = _share(columns)
+        unfit = clip_shares(columns)
         parts = [users * none[:, None], users * shares, column * clip_rows(unfit, 1.0)]
         return np.hstack([*parts[:2], *([values * unfit.mean(axis=1, keepdims=True)] if values else []), parts[2]])
 
@@ -277,10 +276,3 @@ def calibrate(
 
 def _dimension(columns: int, labels: int) -> int:
     return 1 + labels + (columns > 1) + columns
-
-
-def _share(values: NDArray[np.floating]) -> Matrix:
-    """Held within [0, 1]; NaN is 0."""
-    given = np.asarray(values, np.float64)
-    held: Matrix = np.clip(np.where(np.isnan(given), 0.0, given), 0.0, 1.0)
-    return held

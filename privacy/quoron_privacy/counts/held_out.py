@@ -22,7 +22,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, require
 from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_slack
-from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.clipping import ClippedSum, clip_shares
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 
@@ -152,13 +152,13 @@ class HeldOut:
         if self.classes == 2:
             own = _told(_simplex(parts), two_classes(self.cells))
         else:
-            held = _unit(parts)
+            held = clip_shares(parts)
             own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
             own = _told(own, parts_told(self.classes))
         if self.cap == 1:
             return own
         assert items is not None
-        told = _unit(items)
+        told = clip_shares(items)
         told = np.minimum(told, told[:, :1]) * np.sqrt(_ITEMS)
         return np.hstack([own * math.sqrt(1 - sum(_ITEMS)), told])
 
@@ -240,7 +240,7 @@ class HeldMeans:
         Once for the final model and once after each of `rounds`.
         """
         here = np.isfinite(values).all(axis=1, keepdims=True)
-        rows = np.hstack([here, np.where(here, _unit(values), 0.0)]) * self._weights
+        rows = np.hstack([here, np.where(here, clip_shares(values), 0.0)]) * self._weights
         reduction = ClippedSum(1.0 + 1e-9, self.users)
         mean = reduction.mean(reduction.of(rows, np.ones(len(rows), np.bool_)))
         return self.noise.release(mean, stream) / self._weights
@@ -430,7 +430,7 @@ def _over(far: float, radius: float, size: int, users: int) -> float:
 
 def _simplex(shares: Matrix) -> Matrix:
     """Return shares at least zero that add up to one at most, whatever comes."""
-    held = _unit(shares)
+    held = clip_shares(shares)
     total = held.sum(axis=1, keepdims=True)
     return np.asarray(held / np.maximum(total, 1.0))
 
@@ -440,8 +440,3 @@ def _many(held: Matrix, classes: int) -> Matrix:
     shares = held[:, :classes] / np.maximum(held[:, :classes].sum(axis=1, keepdims=True), 1.0)
     here = shares.sum(axis=1, keepdims=True)
     return np.hstack([shares, np.minimum(held[:, classes:], here)])
-
-
-def _unit(values: Matrix) -> Matrix:
-    given = np.asarray(values, np.float64)
-    return np.asarray(np.clip(np.where(np.isnan(given), 0.0, given), 0.0, 1.0))

@@ -57,11 +57,7 @@ class ClippedSum:
 
     def around(self, dimension: int) -> Vector:
         """c, (d,). ConfigError for a centre of another shape."""
-        if self.centre is None:
-            return np.zeros(dimension)
-        if self.centre.shape != (dimension,):
-            raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {self.centre.shape}.")
-        return np.ascontiguousarray(self.centre, np.float64)
+        return centred(self.centre, dimension)
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -100,6 +96,15 @@ class ChangeSum:
         return self.own.of(changes(values), answered)
 
 
+def centred(centre: Vector | None, dimension: int) -> Vector:
+    """Return the centre, (dimension,); zero where there is none. ConfigError for another shape."""
+    if centre is None:
+        return np.zeros(dimension)
+    if centre.shape != (dimension,):
+        raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {centre.shape}.")
+    return np.ascontiguousarray(centre, np.float64)
+
+
 def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matrix:
     """Return each row of `values - centre` scaled into the ball of radius `norm`; shape (k, d).
 
@@ -111,6 +116,12 @@ def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matr
         rows = np.array(values if centre is None else values - centre, np.float64, ndmin=2, order="C")
     loops.clip(rows, norm)
     return rows
+
+
+def clip_shares(values: NDArray[np.floating]) -> Matrix:
+    """Return numbers held within [0, 1]; NaN is 0."""
+    given = np.asarray(values, np.float64)
+    return np.asarray(np.clip(np.where(np.isnan(given), 0.0, given), 0.0, 1.0))
 
 
 def changes(values: Matrix) -> Matrix:

@@ -25,7 +25,7 @@ from quoron_privacy.arrays import Mask
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.clipping import ClippedSum, centred
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState, factorise
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, sum_bits
@@ -125,7 +125,7 @@ class NormCountSum:
 
     def around(self, dimension: int) -> Vector:
         """c₀, (d,). ConfigError for a centre of another shape."""
-        return ClippedSum(self.radius, self.users, self.centre).around(dimension)
+        return centred(self.centre, dimension)
 
     @property
     def scales(self) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from quoron_privacy.accounts import exports, gdp
+from quoron_privacy.accounts import exports, gdp, losses
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.arrays import Vector
@@ -62,20 +62,9 @@ class Selection:
         return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:
-        """Return the least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
+        """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        if self.delta(0.0) <= delta:
-            return 0.0
-        high = 0.25
-        while self.delta(high) > delta:
-            high *= 2
-            if high > MOST_EPSILON:
-                return math.inf
-        low = high / 2 if high > 0.25 else 0.0
-        while high - low > 1e-6 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
-        return high
+        return losses.crossing(self.delta, delta)
 
     def trial_epsilon(self, delta: float) -> float:
         """Return what one trial alone would cost."""

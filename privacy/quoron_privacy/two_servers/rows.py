@@ -28,7 +28,7 @@ from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import changes
+from quoron_privacy.means.clipping import centred, changes
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
 from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import checked, weights_of
@@ -365,15 +365,6 @@ def square(transform: Matrix) -> Matrix:
     if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
         raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
     return np.ascontiguousarray(transform, np.float64)
-
-
-def centred(centre: Vector | None, dimension: int) -> Vector:
-    """Return the centre, (dimension,); ConfigError for another shape."""
-    if centre is None:
-        return np.zeros(dimension)
-    if centre.shape != (dimension,):
-        raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {centre.shape}.")
-    return np.ascontiguousarray(centre, np.float64)
 
 
 def admitted(rows: Integers, spec: RoundSpec) -> Integers:

@@ -362,7 +362,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
     origin=repaired(
-        LEVY_2021.at(),
+        LEVY_2021,
         BASSILY_SUN_2023.at("Algorithm 6"),
         note="the text of Levy et al. was not at hand: the mean is as Bassily & Sun reprint it, "
         "in a box that is wider by half a bin",

@@ -115,16 +115,11 @@ class _Inputs(PlanInputs[FilterOptions]):
         return theorem.smallest_cohort(self.privacy.epsilon, self.privacy.delta, eta_beta)
 
 
-def lengths(problem: Problem, options: FilterOptions) -> Geometry:
-    """ℓ2, with the distance that is given or predicted."""
-    return Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0)
-
-
 def geometries(problem: Problem, options: FilterOptions) -> list[Geometry]:
     """The norms that are asked for, or all whose conditions hold. Raises Infeasible for `linf` where they do not."""
     if options.norm == "linf":
         return [coordinatewise(NAME, problem, options.distance)]
-    found = [lengths(problem, options)]
+    found = [Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0)]
     if options.norm is None and options.distance is None:  # a distance that is given is one of ℓ2
         with suppress(Infeasible):
             found.append(coordinatewise(NAME, problem))

@@ -19,7 +19,7 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.arrays import Vector
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
@@ -143,7 +143,7 @@ def best_schedule(
     cohorts, totals, largest = np.array(grid, np.float64).T
     scales = release_scale(cohorts, largest)
     feasible = np.isfinite(scales)
-    pairs = _Pairs(cohorts[feasible], totals[feasible], largest[feasible], scales[feasible])
+    pairs = np.array([cohorts, totals, largest, scales])[:, feasible]
     shapes_of: dict[int, list[Shape]] = {}  # by number of phases
     usual = (
         shapes() if problem.beliefs.curvature == "isotropic" else shapes((1, 2, 3, 4), (1.5, 2.0, 3.0, 4.0, 8.0, 16.0))
@@ -169,19 +169,12 @@ def steps_for(problem: Problem, cohort: int, rounds: int) -> list[float]:
     return [float(step) for step in np.geomspace(least, largest, 33)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Cohorts with steps: arrays of one length."""
+def _best_of(problem: Problem, pairs: Matrix, alike: Sequence[Shape]) -> tuple[float, Schedule | None]:
+    """The best of all pairs with all shapes, which have equally many phases; arrays are (shapes, pairs, suffixes).
 
-    cohorts: Vector
-    totals: Vector  # rounds
-    steps: Vector  # of the first phase
-    scales: Vector  # σ / η
-
-
-def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[float, Schedule | None]:
-    """The best of all pairs with all shapes, which have equally many phases; arrays are (shapes, pairs, suffixes)."""
-    totals, steps = pairs.totals[:, None], pairs.steps[:, None]
+    Pairs are columns of cohorts, rounds, steps of the first phase and σ / η.
+    """
+    cohorts, totals, steps, scales = pairs[:, :, None]
     shares = np.array([shape.shares for shape in alike]).T[:, :, None, None]
     shrinks = np.array([shape.shrink for shape in alike])[:, None, None]
     counts = np.floor(shares * totals)
@@ -193,8 +186,8 @@ def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[f
             rounds=np.maximum(1, count),
             step_size=steps / shrinks**index,
             suffix=np.maximum(1, np.rint(count * fractions)),
-            step_variance=problem.user_deviation**2 / pairs.cohorts[:, None],
-            release_scale=pairs.scales[:, None] * steps / shrinks**index,
+            step_variance=problem.user_deviation**2 / cohorts,
+            release_scale=scales * steps / shrinks**index,
         )
         for index, count in enumerate(counts)
     ]
@@ -216,7 +209,7 @@ def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[f
         )
         for phase in phases
     )
-    return float(risks[place]), Schedule(int(pairs.cohorts[place[1]]), chosen)
+    return float(risks[place]), Schedule(int(cohorts[place[1], 0]), chosen)
 
 
 def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:

@@ -426,7 +426,7 @@ def _verify_disjoint(plan: RunPlan) -> None:
 SGD = AlgorithmInfo(
     name="sgd",
     summary="No privacy; the reference",
-    origin=theirs(POLYAK_1992.at(), note="no privacy"),
+    origin=theirs(POLYAK_1992, note="no privacy"),
     promises=Promises(
         ("none",),
         ("none",),
@@ -492,5 +492,5 @@ WITHOUT_REPLACEMENT = _info(
     "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
     Factor(known=7.0, unknown=12.0),
     curve_step=2,
-    origin=theirs(MCMAHAN_2018.at("Algorithm 1"), WANG_2019.at(), note="uniform cohorts in place of coins"),
+    origin=theirs(MCMAHAN_2018.at("Algorithm 1"), WANG_2019, note="uniform cohorts in place of coins"),
 )

@@ -25,7 +25,7 @@ from quoron_privacy.means.norm_counts import PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import NoisySums, Release, Sums
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
@@ -142,11 +142,13 @@ def recursive(t: int) -> tuple[float, ...]:
     return (t + 1.0, -float(t)) if t else (1.0,)
 
 
-class OneEpoch:
+class OneEpoch(OfPlan[OneEpochParameters]):
     """An algorithm of this family but for its steps, for a plan with OneEpochParameters."""
 
+    kind = OneEpochParameters
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.parameters = plan, plan.parameters_of(OneEpochParameters)
+        super().__init__(plan)
         self.noise, self.project = self.parameters.noise, plan.problem.domain.project
 
     def init(self) -> Iterates:
@@ -156,15 +158,12 @@ class OneEpoch:
         return Iterates(0, zero, zero, zero, zero, zero, sums)
 
     def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Each user's gradient at x_t, or its recursive one."""
+        """Δ_t(u): each user's gradient at x_t, or η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}). None after the last round."""
         del noise
-        return self.ask(state, recursive(state.round) if self.parameters.gradients == "recursive" else (1.0,))
-
-    def ask(self, state: Iterates, weights: tuple[float, ...]) -> Question | None:
-        """Δ_t(u): the gradient at x_t, or the weighted sum of those at x_t and x_{t-1}. None after the last round."""
         p, problem, t = self.parameters, self.plan.problem, state.round
         if t == p.rounds:
             return None
+        weights = recursive(t) if p.gradients == "recursive" else (1.0,)
         points = np.stack([state.x, state.previous][: len(weights)])
         first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
@@ -207,10 +206,6 @@ class OneEpoch:
         """Return the mean of the last `suffix` iterates; before the end the current one."""
         return state.running if state.round == self.parameters.rounds else state.x
 
-    def iterate(self, state: Iterates) -> Vector:
-        """As `model`: every point is a function of releases."""
-        return self.model(state)
-
     def counting(self, state: Iterates) -> tuple[ClippedSum, int]:
         """Return what a round reads where no server sees an answer, and of how many, the first in slot order."""
         return self.reduction(state), self.parameters.divisor
@@ -232,11 +227,6 @@ class AcceleratedSRGD(OneEpoch):
     Three repairs. Answers are clipped, since no bound on their length holds for every dataset. The z-step is halved, as
     the potential of the proof needs. Noise comes from a Toeplitz factorisation (`blt`), quieter than the binary tree.
     """
-
-    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Each user's η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
-        del noise
-        return self.ask(state, recursive(state.round))
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release Ŝ_t, and step twice along it."""

@@ -570,7 +570,7 @@ ONLINE_TO_BATCH = _info(
     maker=OnlineToBatch,
     factor=Factor(known=8.0, unknown=2.0),
     summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
-    origin=ours(ZHANG_ONLINE_2022.at(), note="the model is one point later; their text was not at hand"),
+    origin=ours(ZHANG_ONLINE_2022, note="the model is one point later; their text was not at hand"),
 )
 DP_FTRL = _info(
     "dp-ftrl",
@@ -581,7 +581,7 @@ DP_FTRL = _info(
     summary="Follow the regularised leader on noised prefix sums; one epoch, or several in the same order",
     origin=theirs(
         KAIROUZ_2021.at("Algorithm 1"),
-        CHOQUETTE_CHOO_2023.at(),
+        CHOQUETTE_CHOO_2023,
         note="noise of any factorisation, of which the tree is theirs; several epochs after Choquette-Choo et al.",
     ),
 )

@@ -232,7 +232,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
     origin=repaired(
-        ASI_LIU_2024.at(),
+        ASI_LIU_2024,
         LOWY_2024.at("Algorithm 2"),
         note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
         "with another ramp of weights and one draw of the test's noise",

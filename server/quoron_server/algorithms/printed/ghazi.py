@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, losses
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
@@ -520,13 +520,7 @@ def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float
         found = np.maximum(failures, np.where(tests <= epsilon, release, 1.0))
         return float(found.min()) * (1 + 1e-9) + (1 + math.exp(epsilon)) * slack
 
-    low, high = 0.0, LARGEST_EPSILON
-    if certified(high) > delta:
-        return math.inf
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if certified(middle) <= delta else (middle, high)
-    return high
+    return losses.crossing(certified, delta, most=LARGEST_EPSILON)
 
 
 def _at_core(

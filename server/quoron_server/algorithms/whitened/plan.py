@@ -315,7 +315,7 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
 INFO = AlgorithmInfo(
     name=NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
-    origin=ours(DWORK_2014.at(), BASSILY_SUN_2023.at("Algorithm 1")),
+    origin=ours(DWORK_2014, BASSILY_SUN_2023.at("Algorithm 1")),
     promises=Promises(
         ("central-broadcast",),
         ("replace-one", "zero-out"),
