@@ -181,9 +181,9 @@ def run(
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
     `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough
-    the last iterate is the model. What `finish` makes of it follows from public and released numbers alone.
-    Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
-    it was, if another version, configuration or noise began this run.
+    the last iterate is the model. Else `finish` may change the model before it is measured and committed, by public and
+    released numbers alone. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as it was, if
+    another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)

@@ -359,6 +359,16 @@ def test_a_row_without_any_of_a_columns_values_is_predicted_like_the_mean_of_the
         assert np.array_equal(own.model, model.weights)  # what is committed, and so goes on after a crash
 
 
+def test_a_model_with_a_ridge_is_not_centred_nor_one_of_whose_table_nothing_was_released(ledger, tmp_path):
+    """The ridge says what a row without a value is."""
+    rows = patients(2000).assign(ward=lambda rows: np.where(rows.who % 2, "A", "B"))
+    columns = COLUMNS["columns"] | {"categorical": {"ward": ["A", "B"]}}
+    for name, more in (("ridge", ["loss.ridge=0.01"]), ("unseen", ["train.data_quality=0"])):
+        told = COLUMNS | {"columns": columns, "epsilon": 4.0, "delta": 1e-6, "out": tmp_path / name}
+        listed = quoron.train(rows, **told, settings=more).model.weights[2:4]
+        assert abs(listed.sum()) > 1e-6 * abs(listed).max()
+
+
 @given(
     seed=st.integers(0, 2**32 - 1), outputs=st.integers(1, 3), chosen=st.lists(st.booleans(), min_size=3, max_size=3)
 )
@@ -380,4 +390,3 @@ def test_a_model_without_a_constant_or_of_curves_is_not_centred(other):
     rules = Encoding((Numeric("age", 0, 1), Categorical("ward", ("A", "B"))), **other)
     weights = np.arange(1.0, rules.dimension + 1)
     assert rules.centred(weights, [True, True]) is weights
-    assert words.centred(weights, rules, None, None) is weights  # nor is one of whose table nothing was released

@@ -145,13 +145,14 @@ def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
     )
 
 
-def centred(weights: Vector, encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> Vector:
+def centred(weights: Vector, encoding: Encoding, plan: RunPlan, seen: Shares | None) -> Vector:
     """Return a model (d,) that is sure of no row for having none of a column's values, where as good as all have one.
 
     Such rows are too few to teach what they are: a number added to all values and taken off the constant changes no
-    other row, so noise alone decides it. A function of released and public numbers (data-quality#h5).
+    other row, so without a ridge noise alone decides it. A function of released and public numbers (data-quality#h5).
     """
-    if quality is None or seen is None:
+    quality = plan.guarantee.data_quality
+    if quality is None or seen is None or plan.problem.ridge:
         return weights
     few = seen.columns[: len(encoding.features)] <= FEW_ERRORS * _errors(quality).column
     return encoding.centred(weights, few.tolist())

@@ -113,7 +113,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
         items = data_quality.weigh(items, encoding)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
-    weights = data_quality.centred(weights, encoding, quality, seen)
+    weights = data_quality.centred(weights, encoding, prepared.planned.plan, seen)
     shares = data_quality.label_shares(encoding, quality, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
     if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, items, apart, source)) is not None:
@@ -325,13 +325,12 @@ def carry_out(
             among, apart = parts(held.declared.users, prepared.config.train.holdout, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
-            quality = run.plan.guarantee.data_quality
-            encoding = data_quality.weighed(held.encoding, quality, seen)
+            encoding = data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen)
             if encoding is not held.encoding:
                 items = data_quality.weigh(items, encoding)
             seed = _read_by(run.plan)
             ending = evaluated.of_final_model(prepared, encoding, items, apart) if len(apart) else None
-            finish = partial(data_quality.centred, encoding=encoding, quality=quality, seen=seen)
+            finish = partial(data_quality.centred, encoding=encoding, plan=run.plan, seen=seen)
             with closing(CuratorEngine(held.declared, items, words, seed=seed, engine=engine, among=among)) as asked:
                 model = run.carry_out(own, asked, observers, evaluations=ending, finish=finish)
             events = own.events()

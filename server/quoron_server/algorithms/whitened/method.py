@@ -10,8 +10,8 @@
     vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise, V = √S ‖θ_T‖ at most: above its noise, the model is 0
 
 β is what clipping takes off the mean gradient of users as the model has them, p the noisy share of users who answer,
-which every release tells for nothing. Steps, metric, radius and weights are
-functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
+which every release tells for nothing. Steps, metric, radius and weights are functions of released values, so the
+transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
 
 With K classes L is of the features alone and θ has a part for each of the K - 1 contrasts between classes, all of which
 are one vector where they are clipped (docs/privacy/whitened-tracking.md#w2).

@@ -8,7 +8,7 @@ Of several predictions all is along their contrasts (`quoron_privacy.means.free_
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -95,7 +95,7 @@ def _draws(parts: int) -> Matrix:
     return np.concatenate([half, -half])
 
 
-@cache
+@lru_cache(maxsize=4)
 def _users(items: int, slopes: int) -> tuple[Matrix, Matrix, Vector, NDArray[np.int64]]:
     """Of made-up users of 1 to 2 `items` - 1 rows: normal and uniform numbers (u, rows), χ² of all slopes but one (u,),
     and how many rows they have, (u, 1); the same ones every time."""
