@@ -31,10 +31,10 @@ from quoron.cli.common import (
     keyed,
     natural,
     number,
-    progress,
     say,
     seconds_of,
     showing,
+    shows_progress,
     whole,
 )
 from quoron.cli.connection import (
@@ -498,8 +498,10 @@ def register(app: typer.Typer, admin: typer.Typer) -> None:
 
 if TYPE_CHECKING:
     from quoron.federation import launch
+    from quoron.reports import terminal
     from quoron.simulation import sources
 else:  # when a command is called
+    terminal = OnFirstUse("quoron.reports.terminal")
     sources = OnFirstUse("quoron.simulation.sources")
     launch = OnFirstUse("quoron.federation.launch")
 
@@ -532,7 +534,7 @@ def start(
     Without a source it is the folder's own, and of a new folder the preset small-federation.
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
-    with progress(as_json=as_json) as shown:
+    with terminal.display(shows_progress(as_json=as_json)) as shown:
         found = launch.start(
             folder,
             config,
