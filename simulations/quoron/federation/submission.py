@@ -11,7 +11,7 @@ from quoron.config import Config, TableSection, require_epsilon
 from quoron.data.users import Declared
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
-from quoron.planning.plans import Plan, choose, privacy_of, silos_of
+from quoron.planning.plans import Plan, choose, privacy_of, silos_of, with_sections
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem, with_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
@@ -90,10 +90,6 @@ def specification_of(
         rounds = plan.cost.rounds
     if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)
-    if info.takes("adjacency"):
-        options.setdefault("adjacency", config.privacy.adjacency)
-    if info.takes("participation") and config.problem.participation is not None:
-        options.setdefault("participation", config.problem.participation)
     return RunSpecification(
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
@@ -101,7 +97,7 @@ def specification_of(
         problem=plan.problem,
         loss={"name": loss.name, **loss.bounds},
         columns=columns,
-        options=options,
+        options=with_sections(info, config, options),
         constants=config.algorithm.constants,
         trust_clients=config.privacy.trusts_clients,
         seed=config.run.seed,

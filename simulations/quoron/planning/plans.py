@@ -499,12 +499,6 @@ def _trust_models(config: Config) -> str:
     return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
-def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
-    """Return whether two servers have to carry out a method that does not keep answers from one by itself."""
-    asked = config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none")
-    return "two-servers" if asked else None
-
-
 def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: str = "") -> tuple[Candidate, ...]:
     return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
 
@@ -549,6 +543,13 @@ def _plan(
         raise
 
 
+def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with what other sections say of them where they do not; printed constants leave no choice."""
+    said = {"adjacency": config.privacy.adjacency, "participation": config.problem.participation}
+    known = {} if config.algorithm.constants == "paper" else said
+    return {**given, **{key: v for key, v in known.items() if v is not None and info.takes(key) and key not in given}}
+
+
 def _estimated(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
@@ -560,19 +561,13 @@ def _estimated(
         return within_rounds(most, exactly(), exactly)
     if rounds is None and given.get("rounds") is None and info.takes("rounds"):
         rounds = config.budget.rounds
-    printed = section.constants == "paper"  # which leaves no choice
-    asked = {} if rounds is None or printed else {"rounds": rounds}
-    options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
-    if info.takes("adjacency") and not printed and "adjacency" not in given:
-        options = replace(options, adjacency=config.privacy.adjacency)
-    if (
-        info.takes("participation")
-        and not printed
-        and "participation" not in given
-        and config.problem.participation is not None
-    ):
-        options = replace(options, participation=config.problem.participation)
-    privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
+    asked = {} if rounds is None or section.constants == "paper" else {"rounds": rounds}
+    own = with_sections(info, config, {**given, **asked})
+    options = options_of(info, own, called="algorithm.options", constants=section.constants)
+    servers: Literal["two-servers"] | None = None  # for methods that do not keep answers from one by itself
+    if config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none"):
+        servers = "two-servers"
+    privacy, silos = privacy_of(config, servers), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
     if plan.guarantee.trust_model not in ("none", *STRICTER[config.privacy.trust_model]):
