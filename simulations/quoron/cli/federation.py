@@ -303,7 +303,7 @@ def submit(
     --set.
     """
     from quoron.federation.submission import dry_run, promised, specify
-    from quoron.planning.plans import few, useless, warnings
+    from quoron.planning.plans import useless, warnings
     from quoron.simulation import sources
 
     given = tuple(settings or ())
@@ -311,21 +311,19 @@ def submit(
     if resolved.privacy.min_cohort.share is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort.share={MIN_COHORT}"), secret=True)
     if dry:
-        with few(resolved, users, _warn):
-            looked = dry_run(resolved, users, whole=superlink is not None)
+        looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    with few(resolved, users, _warn):
-        wanted, plan = specify(
-            resolved,
-            run=run,
-            users=users,
-            seconds=timeout,
-            early_ends=early_ends,
-            waiting=None if superlink is not None else waiting,
-            whole=superlink is not None,
-        )
+    wanted, plan = specify(
+        resolved,
+        run=run,
+        users=users,
+        seconds=timeout,
+        early_ends=early_ends,
+        waiting=None if superlink is not None else waiting,
+        whole=superlink is not None,
+    )
     for said in warnings(plan, wanted.silos):
         _warn(said)
     promise = f"{run}: {promised(plan)}"

@@ -5,8 +5,8 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -124,17 +124,6 @@ def useless(plan: RunPlan) -> str | None:
         f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
         f"{start:.2g}.{fix}"
     )
-
-
-@contextmanager
-def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Of few users that no method can learn of, the error with what may be meant, where silos are not refused."""
-    try:
-        yield
-    except Infeasible:
-        if users < FEW and config.privacy.trust_model != "two-servers":
-            say(FIX)
-        raise
 
 
 Registry = Mapping[str, Registered]
@@ -418,7 +407,7 @@ def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], 
     """Return what a method's own rule would take, were it not for the budget, where that is exceeded."""
     if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
         return None
-    free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
+    free, anything = config.but(budget=BudgetSection()), replace(allowed, budget=Budget())
     for info in algorithms:
         if info.choosing.rule is not None:
             found = _worthwhile(_candidate(info, free, problem), problem)
