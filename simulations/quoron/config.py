@@ -661,9 +661,12 @@ class Config(Section):
     run: RunSection = RunSection()
     train: TrainSection = TrainSection()
 
-    def but(self, **sections: Mapping[str, Any]) -> "Config":
-        """Return the same with other values of these keys of its sections, which are not checked."""
-        changed = {name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+    def but(self, **sections: Section | Mapping[str, Any]) -> "Config":
+        """Return the same with other sections, or other values of keys of its own, which are not checked."""
+        changed = {
+            name: said if isinstance(said, Section) else getattr(self, name).model_copy(update=said)
+            for name, said in sections.items()
+        }
         return self.model_copy(update=changed)
 
     def as_toml(self) -> str:

@@ -92,14 +92,6 @@ class Label:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Weights:
-    """What each row counts (N,), and the public most of it."""
-
-    values: Vector
-    most: float
-
-
 def numbers(values: NDArray[Any]) -> Vector:
     """Return numbers, text or objects as float64, same shape: NaN where a value is no number, by that value alone.
 
@@ -199,33 +191,6 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
     return Label(values, {"classes": names})
 
 
-def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
-    """Labels that are numbers, with their declared (low, high). InputError unless low < high, both finite."""
-    try:
-        low, high = (float(end) for end in label_range)
-    except (TypeError, ValueError):
-        raise InputError(f"Expected label_range=(low, high), got label_range={label_range!r}.") from None
-    if not (low < high and np.isfinite(high - low)):
-        raise InputError(f"Expected a finite label_range with low < high, got label_range=({low:g}, {high:g}).")
-    return Label(pa.array(numbers(np.asarray(labels))), {"range": [low, high]})
-
-
-def weights_of_rows(given: Any, rows: int) -> Vector:
-    """Weights of rows, (N,); NaN where one is no number. InputError for another number of rows."""
-    found = numbers(np.asarray(given))
-    if found.shape != (rows,):
-        raise InputError(f"Expected sample_weight with a number for each of {rows} rows, got shape {found.shape}.")
-    return found
-
-
-def largest_weight(given: Vector) -> float:
-    """Return the largest finite weight (N,); not private. InputError where none is above zero."""
-    most = float(np.max(given, where=np.isfinite(given), initial=0.0))
-    if most <= 0:
-        raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")
-    return most
-
-
 def weights_of_classes(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
     """What a configuration says of weights by class. InputError for a class that there is not, or another word."""
     if given is None or isinstance(given, str):
@@ -265,11 +230,11 @@ def table_of(
     label: Label,
     users: pa.Array,
     bounds: Any,
-    weights: Weights | None = None,
+    weights: tuple[Vector, float] | None = None,
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Features (N, p), label, users and weights as a table, and the section of a configuration that describes it.
+    """Features (N, p), label and users as a table, and the section of a configuration that describes it.
 
-    DataError for two columns of one name.
+    `weights` are what each row counts (N,), and the most that it can be. DataError for two columns of one name.
     """
     if len(set(names)) < len(names):
         repeated = next(name for name in names if list(names).count(name) > 1)
@@ -282,8 +247,8 @@ def table_of(
     section |= {"label": {"column": y, **label.declared}, "columns": {"numeric": numeric, **label.columns}}
     if weights is not None:
         weight = _unused("weight", names)
-        columns[weight] = pa.array(weights.values)
-        section["columns"]["weight"] = {"column": weight, "most": weights.most}
+        columns[weight] = pa.array(weights[0])
+        section["columns"]["weight"] = {"column": weight, "most": weights[1]}
     return pa.table({**columns, y: label.values, user: users}), section
 
 
@@ -469,13 +434,19 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise InputError(f"Expected two users or more, got n_samples={rows}.")
         return owners(groups, rows)
 
-    def _weights(self, given: Any, rows: int, taken: list[Assumption]) -> Weights | None:
+    def _weights(self, given: Any, rows: int, taken: list[Assumption]) -> tuple[Vector, float] | None:
+        """Return what each row counts (N,), NaN where that is no number, and the public most of it."""
         if given is None:
             return None
-        weights = weights_of_rows(given, rows)
-        if self.most_weight is None:
+        found, most = numbers(np.asarray(given)), self.most_weight
+        if found.shape != (rows,):
+            raise InputError(f"Expected sample_weight with a number for each of {rows} rows, got shape {found.shape}.")
+        if most is None:
+            most = float(np.max(found, where=np.isfinite(found), initial=0.0))
             taken.append(Assumption(Kind.LARGEST_WEIGHT_PUBLIC))
-        return Weights(weights, largest_weight(weights) if self.most_weight is None else self.most_weight)
+            if most <= 0:
+                raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")
+        return found, most
 
     def _names(self) -> list[str]:
         found = getattr(self, "feature_names_in_", None)
@@ -601,14 +572,20 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
     label_range: tuple[float, float] | None = None  # public (low, high) of the label; values outside are held
 
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
-        label_range: Any = self.label_range
+        values, label_range = numbers(labels), self.label_range
         if label_range is None:
-            usable = numbers(labels)
-            if not np.isfinite(usable).all():
+            if not np.isfinite(values).all():
                 raise InputError("Expected finite y where label_range is not declared, got NaN, infinity or text.")
-            label_range = [end[0] for end in found_ranges(usable[:, None])]
             taken.append(Assumption(Kind.LABEL_RANGE_PUBLIC))
-        return labels_in_range(labels, label_range)
+            ends = found_ranges(values[:, None])
+            return Label(pa.array(values), {"range": [float(end[0]) for end in ends]})
+        try:
+            low, high = (float(end) for end in label_range)
+        except (TypeError, ValueError):
+            raise InputError(f"Expected label_range=(low, high), got label_range={label_range!r}.") from None
+        if not (low < high and np.isfinite(high - low)):
+            raise InputError(f"Expected a finite label_range with low < high, got label_range=({low:g}, {high:g}).")
+        return Label(pa.array(values), {"range": [low, high]})
 
     def predict(self, X: Any) -> Vector:
         """Return the number of each row, (N,), in the label's units. Features beyond their bounds count as these."""

@@ -8,6 +8,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import sklearn
 from joblib.externals.loky import get_reusable_executor
@@ -18,6 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from quoron.sklearn import (
     DataDependentBounds,
     InputError,
+    Label,
     NoiseFromSeed,
     PrivateHuberRegressor,
     PrivateLinearRegression,
@@ -25,7 +27,6 @@ from quoron.sklearn import (
     PrivateLogisticRegression,
     PrivateRidge,
     UnfitRows,
-    labels_in_range,
     labels_of_classes,
     owners,
     table_of,
@@ -191,7 +192,7 @@ def test_columns_of_a_frame_are_known_by_name():
     named = classifier(random_state=1).fit(X.rename(columns={"age": "y", "dose": "user"}), Y, USERS)
     assert np.array_equal(named.coef_, fitted.coef_)
     assert classifier(random_state=1).fit(X.to_numpy(), Y, USERS).model_.feature_names_out_ == ("x0", "x1")
-    users, label = owners([1, 2], 2), labels_in_range(np.zeros(2), (0, 1))
+    users, label = owners([1, 2], 2), Label(pa.array(np.zeros(2)), {"range": [0, 1]})
     with pytest.raises(DataError, match="'age' twice"):
         table_of(np.zeros((2, 2)), ("age", "age"), label, users, (0, 1))
 

@@ -246,8 +246,8 @@ def resume(
 
     A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.
 
-    Of a comparison the runs that are not complete are carried out, in processes of their own; `progress` says whether
-    bars are shown of them on standard error.
+    Of a comparison the runs that are not complete are carried out, in processes of their own. `progress` is as of
+    `simulate`.
 
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
@@ -259,13 +259,13 @@ def resume(
         request = comparisons.stored_request(Path(directory))
         return carried_out(request, Path(directory), inline_or_ray(where), progress)
     folder = RunFolder(Path(directory))
-    with folder.resumable():
+    with folder.resumable(), bars.display(progress) as shown:
         if folder.is_search:
             return tuning.resume(folder)
         if folder.is_training:
-            return training.resume(folder, observers, engine=inline_or_ray(where))
+            return training.resume(folder, [*observers, shown], engine=inline_or_ray(where))
         prepared = runs.prepare(folder.config(), folder.path)
-        return carry_out(where, prepared, folder, folder.path, observers)
+        return carry_out(where, prepared, folder, folder.path, [shown, *observers])
 
 
 def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":

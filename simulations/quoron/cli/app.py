@@ -60,6 +60,15 @@ class Grouped(TyperGroup):
         """Parse arguments, as the commands do."""
         return _once(self, super().parse_args, ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an interruption says how to go on."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stopped:
+            for how in getattr(stopped, "__notes__", ()):
+                err().print(how, soft_wrap=True, highlight=False, markup=False)
+            raise
+
 
 def _below(command: click.Command) -> list[click.Command]:
     """A command, and all those of its group, but for a `Grouped` one, which has seen to them."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from quoron.cli import showing as showing
-    from quoron.reports.terminal import Display
     from quoron_client.data.formats import Dialect
 else:
     showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
@@ -125,13 +124,6 @@ def of_program(name: str) -> Any:
 def shows_progress(*, as_json: bool) -> bool:
     """Whether progress is shown: not with `quoron --quiet`, nor for a program that reads JSON."""
     return not of_program("quiet") and (not as_json or sys.stderr.isatty())
-
-
-def progress(*, as_json: bool) -> "Display":
-    """A bar or lines on standard error, where progress is shown."""
-    from quoron.reports.terminal import display
-
-    return display(shows_progress(as_json=as_json))
 
 
 def err() -> "Console":

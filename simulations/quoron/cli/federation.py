@@ -31,10 +31,10 @@ from quoron.cli.common import (
     keyed,
     natural,
     number,
-    progress,
     say,
     seconds_of,
     showing,
+    shows_progress,
     whole,
 )
 from quoron.cli.connection import (
@@ -303,7 +303,7 @@ def submit(
     --set.
     """
     from quoron.federation.submission import dry_run, promised, specify
-    from quoron.planning.plans import few, useless, warnings
+    from quoron.planning.plans import useless, warnings
     from quoron.simulation import sources
 
     given = tuple(settings or ())
@@ -311,21 +311,19 @@ def submit(
     if resolved.privacy.min_cohort.share is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort.share={MIN_COHORT}"), secret=True)
     if dry:
-        with few(resolved, users, _warn):
-            looked = dry_run(resolved, users, whole=superlink is not None)
+        looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    with few(resolved, users, _warn):
-        wanted, plan = specify(
-            resolved,
-            run=run,
-            users=users,
-            seconds=timeout,
-            early_ends=early_ends,
-            waiting=None if superlink is not None else waiting,
-            whole=superlink is not None,
-        )
+    wanted, plan = specify(
+        resolved,
+        run=run,
+        users=users,
+        seconds=timeout,
+        early_ends=early_ends,
+        waiting=None if superlink is not None else waiting,
+        whole=superlink is not None,
+    )
     for said in warnings(plan, wanted.silos):
         _warn(said)
     promise = f"{run}: {promised(plan)}"
@@ -498,8 +496,10 @@ def register(app: typer.Typer, admin: typer.Typer) -> None:
 
 if TYPE_CHECKING:
     from quoron.federation import launch
+    from quoron.reports import terminal
     from quoron.simulation import sources
 else:  # when a command is called
+    terminal = OnFirstUse("quoron.reports.terminal")
     sources = OnFirstUse("quoron.simulation.sources")
     launch = OnFirstUse("quoron.federation.launch")
 
@@ -532,7 +532,7 @@ def start(
     Without a source it is the folder's own, and of a new folder the preset small-federation.
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
-    with progress(as_json=as_json) as shown:
+    with terminal.display(shows_progress(as_json=as_json)) as shown:
         found = launch.start(
             folder,
             config,

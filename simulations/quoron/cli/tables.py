@@ -12,7 +12,6 @@ import typer
 
 import quoron
 from quoron.cli.common import (
-    INTERRUPTED,
     RARE,
     Csv,
     Json,
@@ -21,7 +20,6 @@ from quoron.cli.common import (
     err,
     keyed,
     number,
-    progress,
     showing,
     shows_progress,
     whole,
@@ -64,8 +62,8 @@ Source = Annotated[
         autocompletion=sources,
     ),
 ]
-Described = dict[str, Any]  # arguments of `quoron.train` that say what a table's columns are
-DESCRIBED: dict[str, Any] = {  # the options that say it
+Asked = dict[str, Any]  # arguments of `quoron.train`, `simulate` and the like
+DESCRIBED: dict[str, Any] = {  # options that say what a table's columns are
     "user": Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is; needed.")],
     "label": Annotated[
         str | None,
@@ -80,14 +78,7 @@ DESCRIBED: dict[str, Any] = {  # the options that say it
         typer.Option(metavar=TYPED["categorical"][0], help="Public values of a column of words; once for each column."),
     ],
 }
-Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
-Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
-Algorithm = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
-]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
-Seed = Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")]
-Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
 OwnTable = Annotated[
     str,
     typer.Argument(
@@ -102,6 +93,19 @@ UserColumn = Annotated[str, typer.Option(metavar="COLUMN", help="Column that say
 Population = Annotated[
     str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
 ]
+SHARED: dict[str, Any] = {  # options that several commands have
+    "epsilon": Annotated[
+        float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")
+    ],
+    "delta": Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")],
+    "algorithm": Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
+    ],
+    "seed": Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")],
+    "out": Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")],
+    "settings": Settings,
+    "population": Population,
+}
 Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
 AnyEngine = Annotated[
@@ -112,6 +116,7 @@ AnyEngine = Annotated[
         help="inline, ray, flower or service, as in service:clients=20; docs/config-reference.md.",
     ),
 ]
+Command = Callable[..., None]
 InlineOrRay = Annotated[
     str,
     typer.Option(
@@ -120,21 +125,29 @@ InlineOrRay = Annotated[
 ]
 
 
-def describes(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options `DESCRIBED` behind its source; it gets what they say as its first."""
-    _, source, *others = signature(command).parameters.values()
-    options = [Parameter(name, source.kind, default=None, annotation=kind) for name, kind in DESCRIBED.items()]
-    parameters = [source, *options, *others]
+def asks(*names: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options `DESCRIBED`, and these of `SHARED`, behind a command's source.
 
-    @wraps(command)
-    def described(**given: Any) -> None:
-        told = {name: given.pop(name) for name in DESCRIBED}
-        columns = {name: read(name, texts) for name in TYPED if (texts := told.pop(name))}
-        command(described=told | {"columns": columns or None}, **given)
+    The command gets what they say as its first argument.
+    """
 
-    described.__annotations__ = {each.name: each.annotation for each in parameters}
-    vars(described)["__signature__"] = signature(command).replace(parameters=parameters)
-    return described
+    def with_options(command: Command) -> Command:
+        _, source, *others = signature(command).parameters.values()
+        kinds = DESCRIBED | {name: SHARED[name] for name in names}
+        options = [Parameter(name, source.kind, default=None, annotation=kind) for name, kind in kinds.items()]
+        parameters = [source, *options, *others]
+
+        @wraps(command)
+        def asked(**given: Any) -> None:
+            said = {name: given.pop(name) for name in kinds}
+            columns = {name: read(name, texts) for name in TYPED if (texts := said.pop(name))}
+            command(asked=said | {"columns": columns or None, "settings": said["settings"] or ()}, **given)
+
+        asked.__annotations__ = {each.name: each.annotation for each in parameters}
+        vars(asked)["__signature__"] = signature(command).replace(parameters=parameters)
+        return asked
+
+    return with_options
 
 
 def _listed(text: str) -> list[str]:
@@ -186,52 +199,33 @@ def doubts() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Tell what an interruption says of how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        for how in getattr(stopped, "__notes__", ()):
-            err().print(how, soft_wrap=True, highlight=False, markup=False)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@describes
+@asks("epsilon", "delta", "algorithm", "out", "settings", "population")
 def train(
-    described: Described,
+    asked: Asked,
     source: OwnTable,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    algorithm: Algorithm = None,
     holdout: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
     ] = None,
-    out: Out = None,
-    settings: Settings = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
     as_json: Json = False,
     engine: InlineOrRay = "inline",
-    population: Population = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron.engine.choice import inline_or_ray
 
     where = inline_or_ray(engine)  # refused before a dry run, too
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
-    asked |= {"holdout": holdout, "settings": settings or (), "population": population}
-    asked |= described
     if dry_run:
         from quoron.api.training import plan_training
 
-        planned = plan_training(source, compare=as_json, **asked)
+        planned = plan_training(source, holdout=holdout, compare=as_json, **asked)
         showing.show_plan(planned, as_json=as_json, brief=True)
         return
-    with progress(as_json=as_json) as observer, interruptible(), doubts():
-        trained = quoron.train(source, observers=[observer], progress=False, engine=where, **asked)
+    with doubts():
+        asked |= {"holdout": holdout, "progress": shows_progress(as_json=as_json)}
+        trained = quoron.train(source, engine=where, **asked)
     showing.show(trained, as_json=as_json)
 
 
@@ -283,12 +277,10 @@ def example(
         print(path)
 
 
-@describes
+@asks("epsilon", "delta", "out", "settings", "population")
 def tune(
-    described: Described,
+    asked: Asked,
     source: OwnTable,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
     vary: Annotated[
         list[str] | None,
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
@@ -309,34 +301,28 @@ def tune(
         float | None,
         typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
     ] = None,
-    out: Out = None,
-    settings: Settings = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
     ] = False,
     as_json: Json = False,
-    population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
     names = None if algorithms is None else _listed(algorithms)
-    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    asked |= {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
     tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
-    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or ()}
-    asked |= {"population": population} | described
     if dry_run:
         showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return
-    with interruptible(), doubts():
+    with doubts():
         tuned = quoron.tune(source, **asked)
     showing.show(tuned, as_json=as_json)
 
 
-@describes
+@asks("epsilon", "settings")
 def compare(
-    described: Described,
+    asked: Asked,
     source: Source = "quickstart",
-    epsilon: Epsilon = None,
     algorithms: Annotated[
         str | None,
         typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that guarantee privacy without."),
@@ -350,58 +336,41 @@ def compare(
     ] = 5,
     engine: InlineOrRay = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
-    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     names = None if algorithms is None else _listed(algorithms)
-    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}
-    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine}
-    asked |= described
-    with interruptible():
-        comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
+    asked |= {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds, "out": out, "engine": engine}
+    comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(comparison, as_json=as_json)
 
 
-@describes
+@asks("epsilon", "algorithm", "seed", "out", "settings")
 def simulate(
-    described: Described,
+    asked: Asked,
     source: Source = "quickstart",
-    epsilon: Epsilon = None,
-    algorithm: Algorithm = None,
-    seed: Seed = None,
-    out: Out = None,
     no_evaluate: Annotated[
         bool, typer.Option("--no-evaluate", help="Measure nothing; short for run.evaluate=false.")
     ] = False,
-    settings: Settings = None,
     as_json: Json = False,
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
-    asked["evaluate"] = False if no_evaluate else None
-    asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
-    asked |= described
-    with interruptible():
-        result = quoron.simulate(source, **asked, engine=engine)
+    asked |= {"evaluate": False if no_evaluate else None, "progress": shows_progress(as_json=as_json)}
+    result = quoron.simulate(source, **asked, engine=engine)
     showing.show(result, as_json=as_json)
 
 
 def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
-    with progress(as_json=as_json) as observer, interruptible():
-        result = quoron.resume(run, [observer], progress=shows_progress(as_json=as_json), engine=engine)
+    result = quoron.resume(run, progress=shows_progress(as_json=as_json), engine=engine)
     showing.show(result, as_json=as_json)
 
 
-@describes
+@asks("epsilon", "algorithm", "settings")
 def plan(
-    described: Described,
+    asked: Asked,
     source: Source = "quickstart",
-    epsilon: Epsilon = None,
-    algorithm: Algorithm = None,
-    settings: Settings = None,
     risk: Annotated[
         str | None,
         typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
@@ -412,8 +381,6 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or ()}
-    asked |= described
     try:
         planned = quoron.plan(source, **asked, risk=risk)
     except Infeasible as error:  # what would be feasible comes before the error

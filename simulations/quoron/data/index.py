@@ -35,7 +35,6 @@ they come. It is BLAKE2b: other users with the same digest cannot be found.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import mmap
@@ -59,7 +58,7 @@ from platformdirs import user_cache_path
 
 from quoron_client.data import columns
 from quoron_client.data.files import Files, Piece
-from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 from quoron_privacy.errors import DataError, RunError
 
 
@@ -183,21 +182,6 @@ def _check(folder: Path, *, private: bool) -> None:
         raise RunError(f"Expected a place for the index that nobody else writes, but {folder} {wrong}. {_ELSEWHERE}")
 
 
-@contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """One process at a time."""
-    path = folder / "lock"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)
-    except OSError as error:
-        raise RunError(f"Cannot use {path}: {error.strerror}. Delete it.") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def write(path: Path, data: bytes) -> None:
     """A file that is whole or not there. RunError where there is no room."""
     try:
@@ -245,21 +229,9 @@ def _opened(path: Path) -> Iterator[int]:
 PIECE = 1 << 22  # rows
 VERSION = 6
 DONE = "index"
-SEAL = 64  # digits before what they are the digest of
+DIGITS = 64  # of the digest that an index begins with, which is of all that follows
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
-
-
-def sealed(data: bytes) -> bytes:
-    """Data behind its own digest."""
-    return fingerprint(data).encode() + data
-
-
-def unsealed(kept: bytes) -> bytes:
-    """Return the data; ValueError if it is not what was sealed."""
-    if fingerprint(kept[SEAL:]).encode() != kept[:SEAL]:
-        raise ValueError("another digest")
-    return kept[SEAL:]
 
 
 def make(files: Files, user: str, folder: Path) -> None:
@@ -284,7 +256,8 @@ def make(files: Files, user: str, folder: Path) -> None:
         "ranks": ranks,
         "names": [tail.whose for tail in tails],
     }
-    write(folder / DONE, sealed(json.dumps(contents).encode()))
+    data = json.dumps(contents).encode()
+    write(folder / DONE, fingerprint(data).encode() + data)
     for piece in pieces:
         for what in ("names", "codes"):
             (folder / name_of(piece.number, what)).unlink(missing_ok=True)
@@ -337,8 +310,11 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
         place[order] = np.arange(len(order))
         codes = place[pc.index_in(names, value_set=distinct).to_numpy(zero_copy_only=False)]
         distinct = distinct.take(pa.array(order))
+    table, stored = pa.table({"name": distinct}), pa.BufferOutputStream()
+    with pa.ipc.new_file(stored, table.schema) as stream:
+        stream.write_table(table)
     written = {
-        "names": _arrow(pa.table({"name": distinct})),
+        "names": stored.getvalue().to_pybytes(),
         "codes": codes.astype("<i8").tobytes(),
         "lengths": lengths.astype("<i4").tobytes(),
     }
@@ -455,13 +431,6 @@ def _cuts(names: Sequence[pa.Array]) -> list[Any]:
     return list(dict.fromkeys(sample[len(sample) * k // ranges] for k in range(1, ranges)))
 
 
-def _arrow(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 @dataclass(frozen=True, eq=False)
 class Index:
     """The users of files, numbered."""
@@ -473,7 +442,7 @@ class Index:
     pieces: tuple[Piece, ...]
     digest: str  # of all that it says: of another index another
     folder: Path = field(repr=False)
-    whose: tuple[tuple[str, ...], ...] = field(repr=False)  # digests of the user column, by piece and row group
+    whose: tuple[tuple[str, ...], ...] = field(repr=False)  # by piece and row group, the user column's (`Names`)
     _counts: tuple[int, ...] = field(repr=False)  # runs of each piece
     _firsts: tuple[int, ...] = field(repr=False)  # the number of its first user
     _lengths: tuple[str, ...] = field(repr=False)  # digests of files
@@ -517,10 +486,6 @@ class Index:
         if not len(found):
             return None
         return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
-
-    def whose_rows(self, piece: Piece, group: int) -> str:
-        """Return the digest that the user column of a row group must have (`Names`)."""
-        return self.whose[piece.number][group - self.pieces[piece.number].first]
 
     def _checked(self, piece: int, what: str, digest: str) -> bytes:
         path = self._here / name_of(piece, what)
@@ -579,7 +544,7 @@ def opened(source: str | Path, user: str) -> Index:
     files.check([user])
     named = json.dumps([files.source if files.local is None else str(files.local), user])
     folder = place("indices", sha256(named.encode()).hexdigest()[:32])
-    with turn(folder):
+    with locked(folder):
         if (found := _read(files, user, folder)) is None:
             make(files, user, folder)
             found = _read(files, user, folder)
@@ -590,8 +555,11 @@ def opened(source: str | Path, user: str) -> Index:
 def _read(files: Files, user: str, folder: Path) -> Index | None:
     """Return the index of these files in a folder; None where there is no whole one."""
     try:
-        data = unsealed(read(folder / DONE))
-    except (ValueError, OSError):
+        kept = read(folder / DONE)
+    except OSError:
+        return None
+    digest, data = kept[:DIGITS].decode(errors="replace"), kept[DIGITS:]
+    if fingerprint(data) != digest:
         return None
     stored = json.loads(data)
     if (stored["version"], stored["user"], stored["digest"]) != (VERSION, user, files.digest):
@@ -602,7 +570,7 @@ def _read(files: Files, user: str, folder: Path) -> Index | None:
         stored["users"],
         stored["sorted"],
         tuple(Piece(**{**each, "sizes": tuple(each["sizes"])}) for each in stored["pieces"]),
-        fingerprint(data),
+        digest,
         folder,
         tuple(map(tuple, stored["names"])),
         *(tuple(stored[name]) for name in ("runs", "firsts", "lengths", "ranks")),

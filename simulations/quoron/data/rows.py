@@ -134,8 +134,9 @@ class Rows:
                     yield piece, table.select(names)
                 if rows != piece.rows:
                     raise DataError(f"Expected {files.source!r} as it was indexed. Begin a new run.")
+                first = index.pieces[piece.number].first
                 for group, found in whose.items():
-                    if found.digest() != index.whose_rows(piece, group):
+                    if found.digest() != index.whose[piece.number][group - first]:
                         raise DataError(
                             f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
                             "it was indexed with, got others, though size and time of the file have not changed. "

@@ -46,7 +46,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
     if clients is None:
         return config, frame
     if isinstance(people, SyntheticSection):
-        return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
+        return config.but(population={"users": clients}), frame
     table = _table(_one_file(config, base, frame), base, frame)
     users, owners = group(table, people.user)
     most = clients
@@ -54,10 +54,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
         most += 1
     if most > users:
         raise ConfigError(f"Expected {most:,} users in the table for {clients:,} clients, got {users:,}. Say fewer.")
-    return (
-        config.model_copy(update={"population": people.model_copy(update={"path": FRAME})}),
-        table.filter(pa.array(owners < most)),
-    )
+    return config.but(population={"path": FRAME}), table.filter(pa.array(owners < most))
 
 
 def give(folder: Folder, config: Config, base: Path) -> None:
@@ -190,9 +187,8 @@ def _give_made(
 
 def _tell(folder: Folder, config: Config) -> None:
     place = str((folder.client(1) / ITEMS).resolve())
-    people = config.population.model_copy(update={"path": place})
-    train = config.train.model_copy(update={"population": EVERYONE})  # all clients' certificates are of that group
-    told = config.model_copy(update={"population": people, "train": train}).as_toml()
+    # All clients' certificates are of that population.
+    told = config.but(population={"path": place}, train={"population": EVERYONE}).as_toml()
     if not (folder.path / RUN).exists():
         replace_whole(folder.path / RUN, told.encode(), mode=PRIVATE)
 
@@ -227,10 +223,4 @@ def _declared(config: Config, population: Population) -> Config:
     problem: dict[str, object] = {}
     if config.problem.user_smoothness == "isotropic":  # which a table's declarations do not say
         problem["user_smoothness"] = population.knowledge.user_smoothness or "item"
-    return config.model_copy(
-        update={
-            "population": people,
-            "loss": config.loss.model_copy(update={"name": loss.name, **bounds}),
-            "problem": config.problem.model_copy(update=problem),
-        }
-    )
+    return config.but(population=people, loss={"name": loss.name, **bounds}, problem=problem)

@@ -9,7 +9,6 @@ a line of JSON each, into a file of this run's scratch folder (`simulated.Events
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +39,7 @@ COMPONENTS = {
 NODES, FLOWER = 50, Flower()
 LOG = "flower.log"  # in the run folder
 EVENTS = "events.jsonl"  # in the scratch folder
-_LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and two questions for its state
+_LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and without any until its state is asked
 
 
 def simulate(
@@ -113,14 +112,19 @@ class _Follower:
 
     def follow(self, connection: FlowerConnection, run: int, events: Path, check: Callable[[], None]) -> None:
         """Return when the run is complete; its own error if it failed."""
-        with _State(connection, run) as state, events.open("rb") as file:
-            line = b""
+        heard, line = time.monotonic(), b""
+        with events.open("rb") as file:
             while True:
-                over = state.words if state.over else "its process has died" if self._is_dead() else ""
+                over = "its process has died" if self._is_dead() else ""
+                if time.monotonic() - heard >= _ASK:  # for long nothing was written, and asking Flower takes seconds
+                    with suppress(RunError):  # if its SuperLink has ended, `check` sees that
+                        status, details = connection.status_and_details(run)
+                        over = f"{status} {details}" if status.startswith("finished") else over
+                    heard = time.monotonic()
                 while (line := line + file.readline()).endswith(b"\n"):
                     if self._is_end(json.loads(line)):
                         return
-                    line = b""
+                    heard, line = time.monotonic(), b""
                 if over:
                     raise self._failed(connection, run, over)
                 check()
@@ -165,25 +169,3 @@ class _Follower:
             f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "
             f"`quoron resume {self.folder.path}`, with --engine flower or without.{last_error(said)}"
         )
-
-
-class _State:
-    """How a run stands, as Flower says: asked now and then, aside, since asking takes seconds."""
-
-    def __init__(self, connection: FlowerConnection, run: int) -> None:
-        self.words, self.over = "", False
-        self._connection, self._run = connection, run
-        self._enough = threading.Event()
-
-    def __enter__(self) -> "_State":
-        threading.Thread(target=self._ask, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-
-    def _ask(self) -> None:
-        while not self.over and not self._enough.wait(_ASK):
-            with suppress(RunError):  # if its SuperLink has ended, others see that
-                status, details = self._connection.status_and_details(self._run)
-                self.words, self.over = f"{status} {details}", status.startswith("finished")

@@ -11,12 +11,12 @@ from quoron.config import Config, TableSection, require_epsilon
 from quoron.data.users import Declared
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
-from quoron.planning.plans import Plan, choose, privacy_of, silos_of
+from quoron.planning.plans import FEW, FIX, Plan, choose, privacy_of, silos_of, with_sections
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem, with_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError, DataError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.problem import Problem
@@ -62,7 +62,7 @@ def specify(
         require_epsilon(config.privacy.model_fields_set, "a federation", how="")
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # a user who named an infeasible one learns which are feasible
-    plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
+    plan = _chosen(config, users, alternatives=others).plan
     said = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
     said["group"] = config.train.population
     specification = specification_of(config, plan, loss, columns, simulation_seed=simulation_seed, **said)
@@ -90,10 +90,6 @@ def specification_of(
         rounds = plan.cost.rounds
     if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)
-    if info.takes("adjacency"):
-        options.setdefault("adjacency", config.privacy.adjacency)
-    if info.takes("participation") and config.problem.participation is not None:
-        options.setdefault("participation", config.problem.participation)
     return RunSpecification(
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
@@ -101,7 +97,7 @@ def specification_of(
         problem=plan.problem,
         loss={"name": loss.name, **loss.bounds},
         columns=columns,
-        options=options,
+        options=with_sections(info, config, options),
         constants=config.algorithm.constants,
         trust_clients=config.privacy.trusts_clients,
         seed=config.run.seed,
@@ -145,9 +141,19 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
     """
     require_epsilon(config.privacy.model_fields_set, "a federation", how="")
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    planned = choose(config, declared(config, users), compare=True, federated=True)
+    planned = _chosen(config, users, compare=True)
     _require_fitting(planned.plan, whole=whole)
     return planned
+
+
+def _chosen(config: Config, users: int, **how: Any) -> Plan:
+    """Return the plan of so many users. Where few are too few, and silos not refused, Infeasible says what is meant."""
+    try:
+        return choose(config, declared(config, users), federated=True, **how)
+    except Infeasible as error:
+        if users < FEW and config.privacy.trust_model != "two-servers":
+            error.add_note(FIX)
+        raise
 
 
 def _require_fitting(plan: RunPlan, *, whole: bool) -> None:

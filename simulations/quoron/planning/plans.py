@@ -5,8 +5,8 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -124,17 +124,6 @@ def useless(plan: RunPlan) -> str | None:
         f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
         f"{start:.2g}.{fix}"
     )
-
-
-@contextmanager
-def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Of few users that no method can learn of, the error with what may be meant, where silos are not refused."""
-    try:
-        yield
-    except Infeasible:
-        if users < FEW and config.privacy.trust_model != "two-servers":
-            say(FIX)
-        raise
 
 
 Registry = Mapping[str, Registered]
@@ -418,7 +407,7 @@ def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], 
     """Return what a method's own rule would take, were it not for the budget, where that is exceeded."""
     if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
         return None
-    free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
+    free, anything = config.but(budget=BudgetSection()), replace(allowed, budget=Budget())
     for info in algorithms:
         if info.choosing.rule is not None:
             found = _worthwhile(_candidate(info, free, problem), problem)
@@ -499,12 +488,6 @@ def _trust_models(config: Config) -> str:
     return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
-def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
-    """Return whether two servers have to carry out a method that does not keep answers from one by itself."""
-    asked = config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none")
-    return "two-servers" if asked else None
-
-
 def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: str = "") -> tuple[Candidate, ...]:
     return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
 
@@ -549,6 +532,13 @@ def _plan(
         raise
 
 
+def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with what other sections say of them where they do not; printed constants leave no choice."""
+    said = {"adjacency": config.privacy.adjacency, "participation": config.problem.participation}
+    known = {} if config.algorithm.constants == "paper" else said
+    return {**given, **{key: v for key, v in known.items() if v is not None and info.takes(key) and key not in given}}
+
+
 def _estimated(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
@@ -560,19 +550,13 @@ def _estimated(
         return within_rounds(most, exactly(), exactly)
     if rounds is None and given.get("rounds") is None and info.takes("rounds"):
         rounds = config.budget.rounds
-    printed = section.constants == "paper"  # which leaves no choice
-    asked = {} if rounds is None or printed else {"rounds": rounds}
-    options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
-    if info.takes("adjacency") and not printed and "adjacency" not in given:
-        options = replace(options, adjacency=config.privacy.adjacency)
-    if (
-        info.takes("participation")
-        and not printed
-        and "participation" not in given
-        and config.problem.participation is not None
-    ):
-        options = replace(options, participation=config.problem.participation)
-    privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
+    asked = {} if rounds is None or section.constants == "paper" else {"rounds": rounds}
+    own = with_sections(info, config, {**given, **asked})
+    options = options_of(info, own, called="algorithm.options", constants=section.constants)
+    servers: Literal["two-servers"] | None = None  # for methods that do not keep answers from one by itself
+    if config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none"):
+        servers = "two-servers"
+    privacy, silos = privacy_of(config, servers), silos_of(config, problem.users)
     options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
     if plan.guarantee.trust_model not in ("none", *STRICTER[config.privacy.trust_model]):

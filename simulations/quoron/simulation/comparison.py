@@ -80,8 +80,7 @@ class Cell:
 
     def seeded(self, number: int) -> Config:
         """Return the configuration of the run with the given number, from 0."""
-        run = self.config.run
-        return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
+        return self.config.but(run={"seed": self.config.run.seed + number})
 
     @property
     def named(self) -> str:

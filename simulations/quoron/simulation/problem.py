@@ -286,11 +286,11 @@ def bent(config: Config, users: int) -> Config:
     most = min(users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / room, widest)
     for curves, pairs in degrees:
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
-        found = table.model_copy(update={"columns": columns, "model": None})
+        found = config.but(population={"columns": columns, "model": None})
         with suppress(ConfigError):  # more than any model may have
-            if encoding_of(found, loss).dimension * loss.outputs <= most:
+            if encoding_of(cast(configs.TableSection, found.population), loss).dimension * loss.outputs <= most:
                 break
-    return config.model_copy(update={"population": found})
+    return found
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:

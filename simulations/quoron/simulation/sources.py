@@ -151,7 +151,7 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     encoding, columns = encoding_of(section, loss_of(config)), section.columns.model_copy(update={"exclude": ()})
     table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
-    return table, config.model_copy(update={"population": section.model_copy(update={"columns": columns})})
+    return table, config.but(population={"columns": columns})
 
 
 def write_example(name: str, folder: Path) -> tuple[Path, Path]:

@@ -61,8 +61,7 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         }
         for kind, some in entries.items()
     }
-    columns = table.columns.model_copy(update=changes)
-    return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
+    return config.but(population={"columns": table.columns.model_copy(update=changes)})
 
 
 def roles(table: TableSection) -> set[str]:
