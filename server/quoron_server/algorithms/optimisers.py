@@ -5,12 +5,13 @@
     adam       m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
                x ← Proj(x - η (m/(1 - β₁^t) / (√(v/(1 - β₂^t)) + κ) + λ x)),   t = 1, 2, ...
     normalised v ← β₂ v + (1 - β₂) g²;  w = v/(1 - β₂^t);  u = g / √max(w/4, median w)
-               x ← Proj(x - η (f u + λ x))
-               a ← β₁ a + (1 - β₁) ⟨u, x₁ - x⟩/‖x₁ - x‖;  f ← f exp(6/T clip(a/(1 - β₁^t)/2.5 - 1)), in [1, 4]
+               a ← β₁ a + (1 - β₁) ⟨u, x₁ - x⟩/‖x₁ - x‖;  f' = f exp(10/T clip(a/(1 - β₁^t)/1.75 - 1)), in [1, 4]
+               x ← Proj(x₁ + f'/f (x - x₁) - η (f' u + λ x));  f ← f'
 
-`normalised` divides by the median second moment, which is the noise, and shortens numbers with far more. Steps get
-longer while gradients lead away from the start x₁: the noise of u is drawn after x, so it has mean 0 and deviation
-about 1 in the alignment ⟨u, x₁ - x⟩/‖x₁ - x‖. In the first third of the T rounds f is 1; clip is to [-1, 1].
+`normalised` divides by the median second moment, which is the noise, and shortens numbers with far more. The whole
+path from the start x₁ gets longer while gradients lead away from x₁: the noise of u is drawn after x, so it has mean 0
+and deviation about 1 in the alignment ⟨u, x₁ - x⟩/‖x₁ - x‖. In the first tenth of the T rounds f is 1; clip is to
+[-1, 1].
 
 λ is decoupled weight decay: it draws towards the start of training, from which points count, and is never averaged.
 With a schedule round t of T has the step η s(t/T): 1 (constant), 1 - x (linear), (1 + cos πx)/2 (cosine), or factors
@@ -33,8 +34,8 @@ from quoron_server.algorithm import Vector
 Kind = Literal["sgd", "momentum", "adam", "normalised"]
 Schedule = Literal["constant", "linear", "cosine"] | tuple[float, ...]  # by name, or the factors of all rounds
 
-ALIGNED = 2.5  # alignment of a path that is long enough: above it steps grow
-GROWTH = 6.0  # of the logarithm of f over all rounds, at most
+ALIGNED = 1.75  # alignment of a path that is long enough: above it the path grows
+GROWTH = 10.0  # of the logarithm of f over all rounds, at most
 LONGEST = 4.0  # f
 
 
@@ -115,7 +116,7 @@ class Optimiser:
     ) -> tuple[Vector, Moments]:
         """Return the point before its projection, (d,), and what is remembered, after round t of `rounds`, from 0."""
         step_size *= self.rate(t, rounds)
-        direction = gradient
+        direction, stretch = gradient, 1.0
         if self.kind == "momentum":
             direction = self.momentum * moments.first + gradient
             moments = Moments(direction, moments.second)
@@ -126,13 +127,15 @@ class Optimiser:
             rooted = np.sqrt(second / -math.expm1((t + 1) * _log(self.second_momentum)))
             direction = first / -math.expm1((t + 1) * _log(self.momentum)) / (rooted + self.stability)
         elif self.kind == "normalised":
-            direction, moments = self._normalised(x, gradient, moments, t, rounds)
+            before = moments.first[1]
+            unit, moments = self._normalised(x, gradient, moments, t, rounds)
+            direction, stretch = math.exp(moments.first[1]) * unit, math.exp(moments.first[1] - before)
         if self.weight_decay:
             direction = direction + self.weight_decay * x
-        return x - step_size * direction, moments
+        return stretch * x - step_size * direction, moments
 
     def _normalised(self, x: Vector, gradient: Vector, moments: Moments, t: int, rounds: int) -> tuple[Vector, Moments]:
-        """Return f u, (d,), and what is remembered. Sums are NumPy's own, whose bits no number of threads changes."""
+        """Return u, (d,), and what is remembered. Sums are NumPy's own, whose bits no number of threads changes."""
         alignment, growth = moments.first
         second = self.second_momentum * moments.second + (1 - self.second_momentum) * gradient**2
         squares = second / -math.expm1((t + 1) * _log(self.second_momentum))
@@ -141,10 +144,10 @@ class Optimiser:
         distance = math.sqrt(np.sum(x**2))
         along = -np.sum(unit * x) / distance if distance else 0.0
         alignment = self.momentum * alignment + (1 - self.momentum) * along
-        if 3 * t >= rounds:
+        if 10 * t >= rounds:
             excess = alignment / -math.expm1((t + 1) * _log(self.momentum)) / ALIGNED - 1
             growth = min(max(growth + GROWTH / rounds * min(max(excess, -1.0), 1.0), 0.0), math.log(LONGEST))
-        return math.exp(growth) * unit, Moments(np.array([alignment, growth]), second)
+        return unit, Moments(np.array([alignment, growth]), second)
 
     def rate(self, t: int, rounds: int) -> float:
         """Return the factor of the step in round t, from 0, of so many."""

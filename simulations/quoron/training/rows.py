@@ -317,7 +317,7 @@ class RowsEngine:
 
 ROUNDS = ((3.0, 40), (5.0, 80), (math.inf, 120))  # up to so much room, n μ / (2 √d)
 COHORT, LEAST_RATE = 2_000, 0.1
-TRAVEL = 1.2  # rounds times the step; released sums may lengthen the last two thirds of the steps up to 4 times
+TRAVEL = 1.2  # rounds times the step; released sums may lengthen the whole path up to 4 times
 ITEMS = 32  # of a user that take part
 FARTHEST = 1e6  # a radius that bounds nothing
 COARSE = 0.05  # of a metric: more noise than improvements that training is stopped by

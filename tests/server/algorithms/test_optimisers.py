@@ -40,23 +40,23 @@ def test_adam_is_the_papers(decay):
     np.testing.assert_allclose(path(Optimiser("adam", weight_decay=decay))[-1], x, rtol=1e-9)
 
 
-def test_normalised_steps_follow_their_formula():
-    x, factor, points = np.ones(4), 1.0, [np.ones(4)]
+def test_normalised_paths_follow_their_formula():
+    factor, points = 1.0, [np.ones(4)]
     units = []
     for t in range(7):
         v = sum(0.001 * 0.999 ** (t - s) * GRADIENTS[s] ** 2 for s in range(t + 1)) / (1 - 0.999 ** (t + 1))
         units.append(GRADIENTS[t] / [max(math.sqrt(one) / 2, math.sqrt(np.median(v))) for one in v])
         along = [-units[s] @ points[s] / np.linalg.norm(points[s]) for s in range(t + 1)]
         alignment = sum(0.1 * 0.9 ** (t - s) * along[s] for s in range(t + 1)) / (1 - 0.9 ** (t + 1))
-        if t >= 7 / 3:
-            factor = np.clip(factor * np.exp(6 / 7 * np.clip(alignment / 2.5 - 1, -1, 1)), 1, LONGEST)
-        x = x - 0.1 * factor * units[t]
-        points.append(x)
+        if t >= 7 / 10:
+            factor = np.clip(factor * np.exp(10 / 7 * np.clip(alignment / 1.75 - 1, -1, 1)), 1, LONGEST)
+        steps = -0.1 * sum(units)
+        points.append(factor * (np.ones(4) + steps))
     np.testing.assert_allclose(path(Optimiser("normalised")), points[1:], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("signal", "least", "most"), [(0.0, 1.0, 1.5), (0.3, 3.0, LONGEST)])
-def test_normalised_steps_get_longer_where_releases_still_lead_on_and_not_by_noise(signal, least, most):
+def test_normalised_paths_get_longer_where_releases_still_lead_on_and_not_by_noise(signal, least, most):
     random, factors = np.random.default_rng(5), []
     for _ in range(20):
         optimiser = Optimiser("normalised", second_momentum=0.99)
