@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training.rows import LocalSGD, items_of
+from quoron_client.protocol.questions import FAR, AverageGradient, Question
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise
 
@@ -103,10 +104,12 @@ def main() -> None:
         for local in (None, LocalSGD(1, BATCH, STEP)):
             network, noise = TorchModule.of(module, LOSS, "cpu"), SecureNoise.fresh()
             compute = ModuleRows(network, items_of((x, y), user=owners), items_per_user=given.items, local=local)
-            reduction, point = ClippedSum(1.0, given.users), network.flat()
+            point = network.flat()
+            task = AverageGradient(np.zeros((1, len(point))), (1.0,))
+            question = Question(0, users, task, reduction=ClippedSum(1.0, given.users))
 
-            def ours(compute: ModuleRows = compute, total: ClippedSum = reduction, at: np.ndarray = point) -> None:
-                total.of(compute(0, users, at, noise), np.ones(given.users, bool))  # noqa: B023
+            def ours(compute: ModuleRows = compute, asked: Question = question, start: np.ndarray = point) -> None:
+                compute.sums(asked, users, start, noise, largest=FAR)  # noqa: B023
 
             inputs, targets = (
                 torch.from_numpy(each.reshape(given.users, given.items, *each.shape[1:])) for each in (x, y)

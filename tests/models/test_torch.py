@@ -462,7 +462,9 @@ def device_rows(held: Items, local: LocalSGD | None, activation: type = torch.nn
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(4, 5), activation(), torch.nn.Linear(5, 3))
     network = TorchModule.of(module, torch.nn.functional.cross_entropy, "cpu")
-    return ModuleRows(network, held, items_per_user=5, local=local), network.flat()
+    compute = ModuleRows(network, held, items_per_user=5, local=local)
+    compute.summed = sum_clipped
+    return compute, network.flat()
 
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
@@ -485,6 +487,26 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
         assert abs(ours.cells[0] - theirs.cells[0]) <= 5 * 64  # soft shares near the clip differ by the root of that
         assert (ours.clipped, ours.answered) == (theirs.clipped, theirs.answered)
         assert ours.clipped
+
+
+@pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
+@pytest.mark.parametrize("cached", [1, 80, 1 << 18])
+def test_sums_of_the_processor_are_those_of_its_rows(
+    local: LocalSGD | None, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "CACHED", cached)
+    compute, start = device_rows(items(), local)
+    compute = ModuleRows(compute._network, items(), items_per_user=5, local=local)
+    problem = problem_of({"radius": 9.0, "items_per_user": 5, "clip_norm": 1.0}, users=5, dimension=len(start))
+    point = np.zeros((1, len(start)))
+    question = Question(0, np.arange(5), AverageGradient(point, (1.0,)), reduction=ClippedSum(0.05, 5))
+    theirs = RowsEngine(compute, problem, start, SeededNoise(4), 5).ask(question)
+    ours = RowsEngine(compute, problem, start, SeededNoise(4), 5, summing=compute.sums).ask(question)
+    assert isinstance(ours, Sums)
+    assert isinstance(theirs, Sums)
+    np.testing.assert_array_equal(ours.total, theirs.total)
+    np.testing.assert_array_equal(ours.cells, theirs.cells)
+    assert (ours.clipped, ours.answered) == (theirs.clipped, theirs.answered)
 
 
 DEVICE_PROBLEM, DEVICE_PLAN = planned(43)

@@ -31,9 +31,10 @@ noise#n8 allows for: integers may differ in their last places from the processor
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -66,7 +67,7 @@ from quoron.training.rows import (
     start_of,
 )
 from quoron.training.start import Bytes, Start
-from quoron_client.protocol.questions import Question, plain
+from quoron_client.protocol.questions import ANSWERED, Answers, Question, plain
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
@@ -275,6 +276,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
 
 CONVOLVED_ALONE = 32  # items of a gradient; from there a processor convolves user by user faster (docs/results.md)
 BLOCK = 2**25  # numbers at once
+CACHED = 2**18  # numbers of rows at once on a processor, as its cache holds them
 _ULP = 2.0**-52
 
 
@@ -309,6 +311,12 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
         counts += torch.stack([(s < inside).sum(), answered.sum()])
     clipped, count = counts.tolist()
     return Sums(np.asarray(total.cpu()), np.asarray(cells.cpu()), clipped, count)
+
+
+def _sum_of_processor(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
+    """The same, as `RowsEngine` makes them of rows."""
+    answers = Answers.checked(rows.numpy(), np.full(len(rows), ANSWERED), largest=largest, own=True)
+    return reduction.of(answers.values, answers.answered)
 
 
 Step = Callable[..., Weights]
@@ -348,6 +356,8 @@ class ModuleRows:
         alone = convolves and network.device.type == "cpu" and not compiled and self.timetable.batch >= CONVOLVED_ALONE
         self.one_by_one = alone or self.why_looped is not None
         self._draws = draws or self.why_looped is not None
+        self._rows_on = "cuda" if network.device.type == "cuda" else "cpu"  # not every device has float64
+        self.summed = sum_clipped if self._rows_on == "cuda" else _sum_of_processor
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
@@ -358,34 +368,46 @@ class ModuleRows:
         """Return what the question's reduction is of the answers of `users`, from points that count from `start`."""
         task = plain(question.task)
         assert isinstance(question.reduction, ClippedSum)
-        rows = torch.zeros((), dtype=torch.float64, device=self._network.device)
-        for point, weight in zip(task.points, task.weights, strict=True):
-            rows = rows + weight * self._made(question.round, users, start + point, noise)
+        if len(task.points) == 1 and task.weights[0] == 1:
+            parts = self._rows(question.round, users, start + task.points[0], noise, CACHED)
+        else:
+            given = zip(task.points, task.weights, strict=True)
+            rows = [weight * self._made(question.round, users, start + point, noise) for point, weight in given]
+            parts = iter((reduce(torch.add, rows),))
         if task.centre is not None:
-            rows = rows - torch.from_numpy(task.centre).to(rows.device)
-        return sum_clipped(rows, question.reduction, largest)
+            centre = torch.from_numpy(task.centre).to(self._rows_on)
+            parts = (rows - centre for rows in parts)
+        return reduce(add, (self.summed(rows, question.reduction, largest) for rows in parts))
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
-        """Return rows in float64: on a GPU of CUDA, else on the processor, as not every device has float64."""
+        """Return rows in float64."""
+        (rows,) = self._rows(round_, users, point, noise, max(1, len(users)) * len(point))
+        return rows
+
+    def _rows(self, round_: int, users: Users, point: Vector, noise: NoiseSource, most: int) -> Iterator[torch.Tensor]:
+        """Yield rows in float64, user after user: about `most` numbers at once, or on a GPU all of them."""
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
-        device = self._network.device if self._network.device.type == "cuda" else "cpu"
-        rows = torch.empty((len(users), len(point)), dtype=torch.float64, device=device)
+        together: Weights = {}
         with torch.random.fork_rng(devices=cuda_of(self._network.device), enabled=self._draws):
             if not self.one_by_one:
                 if self._draws:
                     torch.manual_seed(seeds[0])
                 moved = {name: weight.expand(len(users), *weight.shape) for name, weight in start.items()}
-                _write(rows, self._answers(self._gradients, minibatches, slice(None), start, moved))
-            else:
-                for place, seed in enumerate(seeds):
+                together = self._answers(self._gradients, minibatches, slice(None), start, moved)
+            step = len(users) if self._rows_on == "cuda" else max(1, most // len(point))
+            for first in range(0, len(users), step):
+                some = users[first : first + step]
+                rows = torch.empty((len(some), len(point)), dtype=torch.float64, device=self._rows_on)
+                if not self.one_by_one:
+                    _write(rows, {name: each[first : first + step] for name, each in together.items()})
+                for place in range(len(rows)) if self.one_by_one else ():
                     if self._draws:
-                        torch.manual_seed(seed)  # dice of a user's own
-                    _write(rows[place], self._answers(self._gradient, minibatches, place, start, start))
-        for place in np.flatnonzero(self._counts[users] == 0).tolist():
-            rows[place] = 0.0
-        return rows
+                        torch.manual_seed(seeds[first + place])  # dice of a user's own
+                    _write(rows[place], self._answers(self._gradient, minibatches, first + place, start, start))
+                rows[np.flatnonzero(self._counts[some] == 0).tolist()] = 0.0
+                yield rows
 
     def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
         """Return the gradient of one user."""
@@ -609,7 +631,7 @@ def train(
         network.trained,
         lambda point: network.trained(point).eval(),
         _tensors,
-        compute.sums if network.device.type == "cuda" else None,
+        compute.sums,
     )
     return model.train(people, training, watch=watch)
 

@@ -819,31 +819,42 @@ class Timetable:
 
     def dice(self, round_: int, users: Users, noise: NoiseSource) -> NDArray[np.uint64]:
         """Return a seed below 2^63 for each of `users` (k,), of its own, the same again for the same round."""
-        words = [noise.stream("dice", round_, int(user)).words(1)[0] for user in users]
-        return np.array(words, np.uint64) >> np.uint64(1)
+        return _words(noise.stream("dice", round_).words(1)[0], users) >> np.uint64(1)
 
     def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
         """Of `users` (k,), drawn by each with dice of its own."""
+        held, first = self.items.counts[users], self.items.offsets[users]
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)
-        for row, user in enumerate(users.tolist()):
-            first, held = int(self.items.offsets[user]), int(self.items.counts[user])
-            if held == 0:
-                continue
-            taken, chosen = min(held, self.items_per_user), first + np.arange(held)
-            if held > taken or self.local is not None:
-                stream = noise.stream("items", round_, user)
-                chosen = chosen if held == taken else first + stream.subset(held, taken)
-            places[row] = chosen[0]
-            passes = 1 if self.local is None else self.local.epochs
-            a_pass = self.steps // passes
-            for number in range(passes):
-                order = chosen if self.local is None else chosen[stream.permutation(taken)]
-                for step, at in enumerate(range(0, taken, self.batch), number * a_pass):
-                    some = order[at : at + self.batch]
-                    places[row, step, : len(some)] = some
-                    weights[row, step, : len(some)] = 1 / len(some)
-        return Minibatches(places, weights)
+        places += np.where(held > 0, first, 0)[:, None, None]  # where a step has fewer items
+        passes = 1 if self.local is None else self.local.epochs
+        keys = noise.stream("items", round_).words(1 + passes)
+        owner = np.repeat(np.arange(len(users)), held)
+        rank = item = np.arange(len(owner)) - np.repeat(held.cumsum() - held, held)
+
+        def shuffled(key: np.uint64) -> NDArray[np.int64]:
+            """Return items in a new order of their user's, user after user."""
+            return item[np.lexsort((_words(_words(key, users)[owner], item), owner))]
+
+        if (held > self.items_per_user).any():
+            taken = rank < self.items_per_user
+            item = shuffled(keys[0])[taken]
+            owner, rank = owner[taken], rank[taken]
+        for number in range(passes):
+            order = item if self.local is None else shuffled(keys[1 + number])
+            step = rank // self.batch + number * (self.steps // passes)
+            places[owner, step, rank % self.batch] = first[owner] + order
+            weights[owner, step, rank % self.batch] = 1
+        return Minibatches(places, weights / np.maximum(weights.sum(axis=2, keepdims=True), 1))
+
+
+def _words(seeds: NDArray[np.uint64] | np.uint64, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return word `places` of the streams of `seeds`, by SplitMix64 (Steele, Lea & Flood 2014): dice, not noise."""
+    words = seeds + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ words >> np.uint64(shift)) * np.uint64(factor)
+    found: NDArray[np.uint64] = words ^ words >> np.uint64(31)
+    return found
 
 
 Parts = tuple[Any, ...]
