@@ -244,11 +244,6 @@ def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], 
     return RunFolder.made(path)
 
 
-def claim_rows(out: str | Path | None) -> RunFolder:
-    """Return the folder for a run of rows, as `claim_for`."""
-    return claim_for(out, "rows", lambda path: (path / ROWS).is_file(), "a run of rows")
-
-
 def refuse_other(folder: RunFolder, config: Config) -> None:
     """Raise ConfigError unless `folder` holds a run of `config`, by digest."""
     if not (folder.path / "config.toml").is_file():

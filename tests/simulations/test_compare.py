@@ -135,12 +135,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="other"):
-        comparison.claim(tmp_path / "other", "x")
+    with pytest.raises(ConfigError, match=r"empty folder or one of a comparison, got .*other"):
+        quoron.compare(SMALL, out=tmp_path / "other")
     with pytest.raises(ConfigError, match="the file"):
-        comparison.claim(tmp_path / "other" / "letter.txt", "x")
-    assert str(comparison.claim(None, "x")) == "runs/x-compare-1"
-    assert str(comparison.claim(None, "x")) == "runs/x-compare-2"
+        quoron.compare(SMALL, out=tmp_path / "other" / "letter.txt")
+    assert (tmp_path / "other" / "letter.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])

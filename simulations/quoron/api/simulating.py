@@ -17,7 +17,7 @@ from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary, from_json
-from quoron.run_folder import RunFolder, claim
+from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison, Request
@@ -222,7 +222,7 @@ def compare(
     config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
-    folder = comparisons.claim(out, name)
+    folder = claim_for(out, f"{name}-compare", comparisons.is_comparison, "a comparison").path
     if table is not None:
         RunFolder(folder).keep_table(table)
     return carried_out(request, folder, chosen, progress)

@@ -53,7 +53,7 @@ from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.pictures import LOG, bar
 from quoron.reports.summary import NOTICED, Summary, from_json
 from quoron.results import Axes, Tabular, axes, short, size
-from quoron.run_folder import RunFolder, claim_for, write
+from quoron.run_folder import RunFolder, write
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, make_domain, setup
 from quoron_client.durable import make_folder
@@ -413,11 +413,6 @@ class Comparison(Tabular):
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {"directory": str(self.directory), "request": self.request.as_json(), "cells": list(self.cells)}
-
-
-def claim(out: str | Path | None, name: str) -> Path:
-    """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
-    return claim_for(out, f"{name}-compare", is_comparison, "a comparison").path
 
 
 def is_comparison(folder: Path) -> bool:

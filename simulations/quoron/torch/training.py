@@ -10,22 +10,14 @@ Where users hold their own items `answering` is what a client answers, and weigh
 The server's side is `quoron.flower.train_privately(grid, start=weights(network), dimension=len(start), ...)`, and
 `with_weights(network, trained.weights)` at its end. Page: docs/models.md.
 
-Rows of users under a module: average gradients or local SGD, many users at once.
-
 A module is a function of one flat vector of what it trains, and sees one user's items at a time. It gets all of a step
 as one batch where made-up items show that it treats them apart, else each as a batch of one.
 
     compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
-    rows = compute(round, users, point, noise)              # (k, d)
+    rows = compute(round, users, point, noise)              # (k, d); a user without items has the zero row
 
-Who takes which of its items when is `quoron.training.rows`'s. A user without items has the zero row.
-
-Sums of clipped rows where the rows are: `ClippedSum.of` in torch's float64, on any device that has it.
-
-    sums = sum_clipped(rows, reduction, largest)            # rows (k, d), any floating type
-
-Integers leave the device, so neither order nor chunks matter. Norms are added in the device's own order, which
-noise#n8 allows for: integers may differ in their last places from the processor's, the sensitivity is the same.
+Clipped rows are added where they are. Norms are added in the device's own order, which noise#n8 allows for: integers of
+a GPU may differ in their last places from the processor's, the sensitivity is the same.
 """
 
 import copy
@@ -281,7 +273,7 @@ _ULP = 2.0**-52
 
 
 def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
-    """Return the sums of `rows` (k, d); one with anything not finite, or beyond `largest`, has not answered."""
+    """Return `ClippedSum.of` of rows (k, d), in torch; one not finite, or beyond `largest`, has not answered."""
     d, device = rows.shape[1], rows.device
     total = torch.zeros(d, dtype=torch.int64, device=device)
     cells = torch.zeros(4, dtype=torch.int64, device=device)
@@ -368,15 +360,12 @@ class ModuleRows:
         """Return what the question's reduction is of the answers of `users`, from points that count from `start`."""
         task = plain(question.task)
         assert isinstance(question.reduction, ClippedSum)
-        if len(task.points) == 1 and task.weights[0] == 1:
+        if len(task.points) == 1 and task.weights[0] == 1 and task.centre is None:
             parts = self._rows(question.round, users, start + task.points[0], noise, CACHED)
         else:
-            given = zip(task.points, task.weights, strict=True)
+            given, less = zip(task.points, task.weights, strict=True), 0.0 if task.centre is None else task.centre
             rows = [weight * self._made(question.round, users, start + point, noise) for point, weight in given]
-            parts = iter((reduce(torch.add, rows),))
-        if task.centre is not None:
-            centre = torch.from_numpy(task.centre).to(self._rows_on)
-            parts = (rows - centre for rows in parts)
+            parts = iter((reduce(torch.add, rows) - torch.as_tensor(less).to(self._rows_on),))
         return reduce(add, (self.summed(rows, question.reduction, largest) for rows in parts))
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:

@@ -56,7 +56,7 @@ from quoron.evaluation.scores import held_out, held_users
 from quoron.reports.pages import write_rows
 from quoron.results import M
 from quoron.results import Run as Released
-from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
+from quoron.run_folder import ROWS, RunFolder, claim_for, flat, public_row
 from quoron.training import lifetime
 from quoron.training.memory import make_sure_of_answers
 from quoron.training.start import FILE, Identity, Start
@@ -508,7 +508,7 @@ def carry_out(
         run.check()
         if begun is None:
             make_sure_of_answers(run.plan)
-        folder = claim_rows(out)
+        folder = claim_for(out, "rows", lambda path: (path / ROWS).is_file(), "a run of rows")
         if begun is None:
             start.write(folder.path / FILE)
             folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
@@ -828,20 +828,20 @@ class Timetable:
         weights = np.zeros(places.shape, np.float32)
         places += np.where(held > 0, first, 0)[:, None, None]  # where a step has fewer items
         passes = 1 if self.local is None else self.local.epochs
-        keys = noise.stream("items", round_).words(1 + passes)
         owner = np.repeat(np.arange(len(users)), held)
         rank = item = np.arange(len(owner)) - np.repeat(held.cumsum() - held, held)
 
-        def shuffled(key: np.uint64) -> NDArray[np.int64]:
+        def shuffled(draw: int) -> NDArray[np.int64]:
             """Return items in a new order of their user's, user after user."""
-            return item[np.lexsort((_words(_words(key, users)[owner], item), owner))]
+            seeds = _words(noise.stream("items", round_, draw).words(1)[0], users)
+            return item[np.lexsort((_words(seeds[owner], item), owner))]
 
         if (held > self.items_per_user).any():
             taken = rank < self.items_per_user
-            item = shuffled(keys[0])[taken]
+            item = shuffled(0)[taken]
             owner, rank = owner[taken], rank[taken]
         for number in range(passes):
-            order = item if self.local is None else shuffled(keys[1 + number])
+            order = item if self.local is None else shuffled(1 + number)
             step = rank // self.batch + number * (self.steps // passes)
             places[owner, step, rank % self.batch] = first[owner] + order
             weights[owner, step, rank % self.batch] = 1
