@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import quoron
@@ -17,7 +17,17 @@ from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
-from quoron.training.rows import RowsEngine, Setting, TrainedRows, algorithm_of, completed, problem_of
+from quoron.training.rows import (
+    Items,
+    LocalSGD,
+    RowsEngine,
+    Setting,
+    Timetable,
+    TrainedRows,
+    algorithm_of,
+    completed,
+    problem_of,
+)
 from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
@@ -420,3 +430,46 @@ def test_defaults_leave_what_is_wrong_to_its_own_error() -> None:
         completed({}, 100, 5)  # type: ignore[typeddict-item]
     for users, dimension in ((0, 5), (100, 0)):
         assert completed({"epsilon": 1.0}, users, dimension)["algorithm"] == "dp-sgd-wor"
+
+
+def timetable(counts: list[int], local: LocalSGD | None, most: int = 4) -> Timetable:
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Timetable(Items((np.zeros(offsets[-1]),), offsets), most, local)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=2, max_size=6),
+    st.integers(0, 9),
+    st.sampled_from([None, LocalSGD(epochs=2, batch_size=3)]),
+    st.integers(0, 99),
+)
+@example([2, 3], 8, None, 0)
+def test_which_items_others_take_does_not_depend_on_how_many_one_user_has(
+    counts: list[int], other: int, local: LocalSGD | None, round_: int
+) -> None:
+    users, found, passes = np.arange(len(counts))[::-1].copy(), [], 1 if local is None else 2
+    for own in (counts[0], other):
+        here = timetable([own, *counts[1:]], local)
+        minibatches = here.minibatches(round_, users, SeededNoise(3))
+        taken = minibatches.places - here.items.offsets[users][:, None, None]
+        found.append((taken[:-1] * (minibatches.weights[:-1] > 0), minibatches.weights[:-1]))
+        for user, chosen, weights in zip(users, minibatches.places, minibatches.weights, strict=True):
+            real = chosen[weights > 0] - here.items.offsets[user]
+            times = np.bincount(real, minlength=1)
+            assert len(real) == passes * min(here.items.counts[user], 4)
+            assert set(times[times > 0]) <= {passes}
+            assert not len(real) or real.max() < here.items.counts[user]
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_items_that_a_user_with_many_takes_are_uniform() -> None:
+    """False alarm below 1e-7: fourteen shares, six deviations."""
+    rounds, user, noise = 24_000, np.array([1]), SeededNoise(5)
+    taken = np.zeros((7, 2))
+    here = timetable([2, 7], LocalSGD(batch_size=1), most=2)
+    for round_ in range(rounds):
+        for step, place in enumerate(here.minibatches(round_, user, noise).places[0, :, 0] - 2):
+            taken[place, step] += 1
+    assert np.abs(taken / rounds - 1 / 7).max() < 6 * np.sqrt(1 / 7 * 6 / 7 / rounds)

@@ -836,9 +836,9 @@ class Timetable:
             seeds = _words(noise.stream("items", round_, draw).words(1)[0], users)
             return item[np.lexsort((_words(seeds[owner], item), owner))]
 
-        if (held > self.items_per_user).any():
+        if (many := held > self.items_per_user).any():
             taken = rank < self.items_per_user
-            item = shuffled(0)[taken]
+            item = np.where(many[owner], shuffled(0), item)[taken]  # nobody's order depends on whether another has many
             owner, rank = owner[taken], rank[taken]
         for number in range(passes):
             order = item if self.local is None else shuffled(1 + number)
