@@ -827,21 +827,18 @@ class Timetable:
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)
         places += np.where(held > 0, first, 0)[:, None, None]  # where a step has fewer items
-        passes = 1 if self.local is None else self.local.epochs
-        owner = np.repeat(np.arange(len(users)), held)
-        rank = item = np.arange(len(owner)) - np.repeat(held.cumsum() - held, held)
-
-        def shuffled(draw: int) -> NDArray[np.int64]:
-            """Return items in a new order of their user's, user after user."""
-            seeds = _words(noise.stream("items", round_, draw).words(1)[0], users)
-            return item[np.lexsort((_words(seeds[owner], item), owner))]
-
-        if (many := held > self.items_per_user).any():
-            taken = rank < self.items_per_user
-            item = np.where(many[owner], shuffled(0), item)[taken]  # nobody's order depends on whether another has many
-            owner, rank = owner[taken], rank[taken]
+        taken, passes = np.minimum(held, self.items_per_user), 1 if self.local is None else self.local.epochs
+        owner, ends = np.repeat(np.arange(len(users)), taken), taken.cumsum()
+        rank = np.arange(len(owner)) - np.repeat(ends - taken, taken)
+        item = rank.copy()
+        for row in np.flatnonzero(held > taken).tolist():
+            stream = noise.stream("items", round_, int(users[row]))
+            item[ends[row] - taken[row] : ends[row]] = stream.subset(int(held[row]), int(taken[row]))
         for number in range(passes):
-            order = item if self.local is None else shuffled(1 + number)
+            order = item
+            if self.local is not None:  # its user's items in a new order, user after user
+                seeds = _words(noise.stream("orders", round_, number).words(1)[0], users)
+                order = item[np.lexsort((_words(seeds[owner], item), owner))]
             step = rank // self.batch + number * (self.steps // passes)
             places[owner, step, rank % self.batch] = first[owner] + order
             weights[owner, step, rank % self.batch] = 1
