@@ -490,7 +490,7 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
 
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
-@pytest.mark.parametrize("cached", [1, 80, 1 << 18])
+@pytest.mark.parametrize("cached", [1, 80, 1 << 19])
 def test_sums_of_the_processor_are_those_of_its_rows(
     local: LocalSGD | None, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

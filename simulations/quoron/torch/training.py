@@ -268,7 +268,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
 
 CONVOLVED_ALONE = 32  # items of a gradient; from there a processor convolves user by user faster (docs/results.md)
 BLOCK = 2**25  # numbers at once
-CACHED = 2**18  # numbers of rows at once on a processor, as its cache holds them
+CACHED = 2**19  # numbers of rows at once on a processor, as its cache holds them
 _ULP = 2.0**-52
 
 
@@ -305,8 +305,8 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
     return Sums(np.asarray(total.cpu()), np.asarray(cells.cpu()), clipped, count)
 
 
-def _sum_of_processor(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
-    """The same, as `RowsEngine` makes them of rows."""
+def _sum_on_processor(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
+    """Return the same by the compiled loop, with the integers that `RowsEngine` has of all rows; `rows` may change."""
     answers = Answers.checked(rows.numpy(), np.full(len(rows), ANSWERED), largest=largest, own=True)
     return reduction.of(answers.values, answers.answered)
 
@@ -349,7 +349,7 @@ class ModuleRows:
         self.one_by_one = alone or self.why_looped is not None
         self._draws = draws or self.why_looped is not None
         self._rows_on = "cuda" if network.device.type == "cuda" else "cpu"  # not every device has float64
-        self.summed = sum_clipped if self._rows_on == "cuda" else _sum_of_processor
+        self.summed = sum_clipped if self._rows_on == "cuda" else _sum_on_processor
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""

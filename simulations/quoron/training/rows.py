@@ -822,7 +822,7 @@ class Timetable:
         return _words(noise.stream("dice", round_).words(1)[0], users) >> np.uint64(1)
 
     def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
-        """Of `users` (k,), drawn by each with dice of its own."""
+        """Return those of `users` (k,). Nobody's depend on another's items: a row moves by its own user, to the bit."""
         held, first = self.items.counts[users], self.items.offsets[users]
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)
@@ -846,7 +846,7 @@ class Timetable:
 
 
 def _words(seeds: NDArray[np.uint64] | np.uint64, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return word `places` of the streams of `seeds`, by SplitMix64 (Steele, Lea & Flood 2014): dice, not noise."""
+    """Return words of streams by SplitMix64 (Steele, Lea & Flood 2014): for orders of items alone, never for noise."""
     words = seeds + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ words >> np.uint64(shift)) * np.uint64(factor)
