@@ -170,11 +170,9 @@ class GradientModel:
     law: Law
 
     @classmethod
-    def of(
-        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law, learnt: float = LEARNT
-    ) -> "GradientModel":
-        """From t rounds: `variances` (t,) of the noise of a coordinate, `learnt` the deviation of what is linear."""
-        slope_variance = learnt**2 / points.shape[1]
+    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
+        """From t rounds: `variances` (t,) of the noise of a coordinate."""
+        slope_variance = LEARNT**2 / points.shape[1]
         known = np.array([law.gradient(x) for x in points])
         covariance = slope_variance * known @ known.T + np.minimum.outer(walks, walks) + np.diag(variances)
         return cls(known, gradients - known, walks, np.linalg.inv(covariance), slope_variance, law)

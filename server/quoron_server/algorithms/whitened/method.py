@@ -328,10 +328,8 @@ COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare la
 FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of numbers, is shrunk as well: by itself
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
-FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
-CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where adversarial users are declared: least share of users beyond the radius, its largest factor over their spread,
@@ -492,13 +490,11 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if self._restores:
             found -= RESTORED * self._law.clipped(theta, float(beyond[t]), self.plan.problem.items_per_user)
         gradients = extended(state.gradients, found)
-        off = CLIPPED * radius * max(0.0, 1 - released.within / share)  # clipping moves it, too
-        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2 + off**2 / d)
+        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
         lately = slice(max(1, t - LATELY), t + 1)
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
-        flattest = min(state.tail, tail)
         so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
-        model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
+        model = GradientModel.of(*so_far, law=self._law)
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
             following = estimates.known(self.plan, state, model, following)
@@ -525,7 +521,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             walks=walks,
             radii=radii,
             beyond=beyond,
-            tail=flattest,
+            tail=min(state.tail, tail),
         )
         public = {"radius": radius, "present": share} | self._capped(following)
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
@@ -694,11 +690,6 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
         return self._contrasts.model(state.transform, state.point)
-
-    def _farther(self, flattest: float) -> float:
-        """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
-        p = self.parameters  # of the tail of fewer, or of adversarial, users it is mostly noise, or theirs
-        return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     def _sure(self, state: WhitenedState, following: Vector) -> bool:
         """Whether most are predicted right, noise hides by how much: for several even classes and users of one row."""
