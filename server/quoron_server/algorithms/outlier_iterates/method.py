@@ -13,7 +13,7 @@ not convex. A chain in which anybody is silent, late or sends nonsense is an iso
 iterates without noise (trust model `central-release`), unless every chain is one user long (`central-broadcast`).
 
 Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
-and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.
+and random inclusion, our ramp, exact calibration, projected releases, free sizes.
 """
 
 from dataclasses import dataclass, replace
@@ -127,9 +127,6 @@ class OutlierIterates(InPhases[OutlierIterateParameters]):
         seen = mean.observe(state.averages, state.whole, radius=phase.radius, reference=state.released)
         if not release.test.decide(seen.score, noise.stream("test", index)):
             return False, state.released, seen
-        weights = seen.weights
-        if mean.kind == "random":
-            weights = mean.include(weights, noise.stream("inclusion", index))
-        shift = mean.aggregate(state.averages, weights, radius=phase.radius, reference=state.released)
+        shift = mean.aggregate(state.averages, seen.weights, radius=phase.radius, reference=state.released)
         noisy = phase.noise.release(shift, noise.stream("release", index))
         return True, domain.project(state.released + noisy), seen

@@ -24,10 +24,9 @@ from scipy.special import chdtri
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.combinations import Aggregate, theorem_for
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust.lottery import OneShot, verify_one_shot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
-from quoron_privacy.robust.robust_mean import Target, Test, certify, release_scale, verify_scale
+from quoron_privacy.robust.robust_mean import Target, release_scale, verify_scale
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase
@@ -57,7 +56,6 @@ NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
 STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
 FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
 
-_KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
 
@@ -182,8 +180,6 @@ class OutlierIterateOptions:
     cohort_size: int | None = None  # C: chains side by side
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
-    test: Test = "lottery"
-    aggregate: Literal["weighted", "random"] = "weighted"
     kappa: Literal["auto", 1, 2] = "auto"
     radius: Literal["usual", "guaranteed"] = "usual"
     radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
@@ -231,8 +227,6 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
         if self.options.kappa != "auto":
             return self.options.kappa
-        if self.options.aggregate == "random":
-            return 2
         return 1 if self.lost > 0 else None
 
     @property
@@ -240,13 +234,11 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         """What releases are for. A user is in one phase; the others' noise has the same law in both worlds."""
         left = search.left_of_delta(NAME, self.privacy, gaussians=self.problem.dimension, laplaces=1)
         kept = math.nextafter(left, -1.0)
-        return Target(self.privacy.epsilon, kept, self.options.test, self.options.aggregate, self.kappa)
+        return Target(self.privacy.epsilon, kept, self.kappa)
 
 
 def _check(inputs: _Inputs) -> None:
-    """UnsoundCombination for a test and an aggregate without a proof, ConfigError for what nobody can tolerate."""
-    aggregate = _KINDS[inputs.options.aggregate]
-    theorem_for(inputs.options.test, aggregate, "one-release", kappa=inputs.kappa or 2)
+    """Raise ConfigError for what nobody can tolerate."""
     if not inputs.lost < 0.5:
         raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {inputs.lost:g}.")
 
@@ -295,13 +287,9 @@ def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
     mean = phase.release.mean
     if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
         raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
-    theorem_for(
-        "lottery" if isinstance(phase.release, OneShot) else "laplace",
-        "weighted-mean" if mean.kind == "weighted" else "random-inclusion",
-        "one-release",
-        kappa=mean.kappa,
-    )
-    certify(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
+    if not isinstance(phase.release, OneShot):
+        raise VerificationError(f"Expected a lottery, got {phase.release}.")
+    verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
     verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 
