@@ -13,7 +13,6 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.outlier_iterates.method import HALTED
 from quoron_server.algorithms.slots import partition
 
 INFO = ALGORITHMS["outlier-iterates"]
@@ -154,7 +153,6 @@ def test_a_phase_of_scattered_chains_releases_nothing_and_says_so():
     algorithm, engine = narrow(), Quadratic()
     engine.centres = np.random.default_rng(0).normal(size=engine.centres.shape) * 50
     states, updates = drive(algorithm, engine)
-    assert states[-1].statuses.tolist() == [HALTED] * 3
     np.testing.assert_array_equal(algorithm.model(states[-1]), np.zeros(3))
     assert [update.public["halted"] for update in updates] == [True] * 3
 
