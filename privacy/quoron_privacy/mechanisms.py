@@ -719,8 +719,7 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
     if schedule.participations == 1 and not schedule.secret:
         if size * (size - forgiven) < 4:
             raise Infeasible("outlier mean", "fewer than four users agree", "more users")
-        target = robust_mean.Target(epsilon, delta, None)
-        return robust_mean.release(target, size, size * (size - forgiven))
+        return robust_mean.release(epsilon, delta, size, forgiven=forgiven)
     return subsampled_lottery.calibrate(
         epsilon,
         delta,

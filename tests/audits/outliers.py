@@ -23,7 +23,7 @@ from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.lottery import TICKETS
 from quoron_privacy.robust.outlier_mean import score_step
-from quoron_privacy.robust.robust_mean import Target, release_scale
+from quoron_privacy.robust.robust_mean import release_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import method
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
@@ -236,7 +236,7 @@ def iterate_audits():
 
     @cache
     def phase_of(name):
-        made = robust_mean.release(Target(epsilon, delta, kappas[name]), chains, chains**2)
+        made = robust_mean.release(epsilon, delta, chains, kappa=kappas[name])
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):

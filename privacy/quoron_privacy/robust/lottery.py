@@ -154,19 +154,18 @@ def calibrate(
     cohort_size: int,
     *,
     kappa: Kappa | None = None,
-    release: float = RELEASE,
     forgiven: int = 0,
 ) -> OneShot:
     """Return the least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
 
-    `release` is the chance wanted at full concentration, or where the average count misses C by `forgiven`. Raises
+    It is made with chance RELEASE at full concentration, or where the average count misses C by `forgiven`. Raises
     Infeasible naming the smallest cohort that would do.
     """
-    _check(epsilon, delta, cohort_size, release, forgiven)
-    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, release, forgiven), 1e-5
+    _check(epsilon, delta, cohort_size, forgiven)
+    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, forgiven), 1e-5
     while found is not None:
         mean, rungs, noise = found
-        table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, rungs, noise), release)
+        table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, rungs, noise), RELEASE)
         plan = OneShot(mean, Lottery(cohort_size, mean.core, tuple(map(float, table))), noise)
         try:
             verify_one_shot(plan, epsilon, delta)
@@ -176,24 +175,24 @@ def calibrate(
             found, more = (mean, rungs, noise * (1 + more)), 2 * more
         else:
             return plan
-    least = max(smallest_cohort(epsilon, delta, kappa=kappa, release=release), cohort_size + 1)
+    least = max(smallest_cohort(epsilon, delta, kappa=kappa), cohort_size + 1)
     why = f"at epsilon={epsilon:g}, delta={delta:g}"
     raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
 def estimate(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
     """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
-    _check(epsilon, delta, size, RELEASE, forgiven)
-    found = _search(epsilon, _aim(delta), size, kappa, RELEASE, forgiven)
+    _check(epsilon, delta, size, forgiven)
+    found = _search(epsilon, _aim(delta), size, kappa, forgiven)
     return math.inf if found is None else found[2]
 
 
 @lru_cache(maxsize=256)
-def smallest_cohort(epsilon: float, delta: float, *, kappa: Kappa | None = None, release: float = RELEASE) -> int:
+def smallest_cohort(epsilon: float, delta: float, *, kappa: Kappa | None = None) -> int:
     """C_min: the least cohort for which a plan exists, however noisy. Useful noise needs two to three times that."""
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
-    rungs = _fewest_rungs(epsilon, _aim(delta), release)
+    probability(delta=delta)
+    rungs = _fewest_rungs(epsilon, _aim(delta))
 
     def exists(size: int) -> bool:
         return best_mean(size, core_for(size, rungs), kappa) is not None
@@ -290,9 +289,9 @@ def _aim(delta: float) -> float:
     return delta * (1 - 1e-6) - 5e-16
 
 
-def _check(epsilon: float, delta: float, size: int, release: float, forgiven: int) -> None:
+def _check(epsilon: float, delta: float, size: int, forgiven: int) -> None:
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     count(cohort_size=size)
     if forgiven < 0 or size > LARGEST_CERTIFIED:
         raise ConfigError(
@@ -302,27 +301,27 @@ def _check(epsilon: float, delta: float, size: int, release: float, forgiven: in
 
 @lru_cache(maxsize=1024)
 def _search(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, release: float, forgiven: int
+    epsilon: float, delta: float, size: int, kappa: Kappa | None, forgiven: int
 ) -> tuple[OutlierMean, int, float] | None:
-    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to `release`; None without one."""
-    fewest = _fewest_rungs(epsilon, delta, release)
+    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to RELEASE; None without one."""
+    fewest = _fewest_rungs(epsilon, delta)
     best: tuple[OutlierMean, int, float] | None = None
     for each in fitting(size, core_for(size, fewest) - forgiven, kappa):
-        if best is None or least_noise(epsilon, delta, size, each, release) < best[2]:
-            found = _least(epsilon, delta, size, each, release, forgiven, fewest)
+        if best is None or least_noise(epsilon, delta, size, kappa=each, forgiven=forgiven) < best[2]:
+            found = _least(epsilon, delta, size, each, forgiven, fewest)
             best = found if best is None or found[2] < best[2] else best
     return best
 
 
 def _least(
-    epsilon: float, delta: float, size: int, kappa: Kappa, release: float, forgiven: int, fewest: int
+    epsilon: float, delta: float, size: int, kappa: Kappa, forgiven: int, fewest: int
 ) -> tuple[OutlierMean, int, float]:
     """Return the same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
     means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did
     def reaches(rungs: int, noise: float) -> bool:
-        return bool(loops.ladder(epsilon, delta, delta, means(rungs)[1] / noise, release)[-1] >= release)
+        return bool(loops.ladder(epsilon, delta, delta, means(rungs)[1] / noise, RELEASE)[-1] >= RELEASE)
 
     def least(rungs: int, tolerance: float = 1e-3) -> float:
         shifts, full = means(rungs)[1], gdp.mu_for(epsilon, delta)
@@ -345,14 +344,15 @@ def _least(
     return means(rungs)[0], rungs, least(rungs, 1e-5)
 
 
-def least_noise(epsilon: float, delta: float, cohort_size: int, kappa: Kappa, release: float = RELEASE) -> float:
-    """Return σ/τ that no ladder can do with: its top alone needs that much."""
-    return 2 * kappa / cohort_size / gdp.mu_for(epsilon, min(delta / release, 0.5))
+def least_noise(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
+    """Return less than `estimate`, at once: the top of a ladder alone needs that much."""
+    kappas = fitting(size, size - forgiven, kappa)
+    return 2 * kappas[0] / size / gdp.mu_for(epsilon, min(delta / RELEASE, 0.5)) if kappas else math.inf
 
 
 @lru_cache(maxsize=256)
-def _fewest_rungs(epsilon: float, delta: float, release: float) -> int:
+def _fewest_rungs(epsilon: float, delta: float) -> int:
     """How many rungs a ladder needs that climbs from δ to `release` next to noise that leaves nothing else to tell."""
     most = math.ceil(80 / epsilon) + 80
     mus = np.full(most + 1, _VANISHING * gdp.mu_for(epsilon, delta))
-    return len(loops.ladder(epsilon, delta, delta, mus, release)) - 1
+    return len(loops.ladder(epsilon, delta, delta, mus, RELEASE)) - 1

@@ -38,7 +38,6 @@ from quoron_privacy.robust.outlier_mean import (
     REACH,
     Kappa,
     OutlierMean,
-    fitting,
     recounted_slack,
 )
 
@@ -60,32 +59,18 @@ class Tested(Protocol):
         """σ/τ, per coordinate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a release has to be: (ε, δ) after slack, and κ."""
+def release(
+    epsilon: float,
+    delta: float,
+    cohort_size: int,
+    *,
+    kappa: Kappa | None = None,
+    forgiven: int = 0,
+    name: str = "outlier mean",
+) -> OneShot:
+    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none of use.
 
-    epsilon: float
-    delta: float
-    kappa: Kappa | None  # None: the one of less noise
-
-
-def noise(target: Target, cohort_size: int, score: int) -> float:
-    """Return σ/τ of a release that passes at `score`, about; inf where there is none."""
-    missed = _missed(cohort_size, score)
-    return lottery.estimate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, forgiven=missed)
-
-
-def least_noise(target: Target, cohort_size: int, score: int) -> float:
-    """Return less than `noise`, at once: what a release at full concentration needs at least."""
-    kappas = fitting(cohort_size, cohort_size - _missed(cohort_size, score), target.kappa)
-    return lottery.least_noise(target.epsilon, target.delta, cohort_size, kappas[0]) if kappas else math.inf
-
-
-def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneShot:
-    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none.
-
-        >>> target = Target(1.0, 1e-6, kappa=1)
-        >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
+        >>> full, lowered = release(1.0, 1e-6, 1000, kappa=1), release(1.0, 1e-6, 1000, kappa=1, forgiven=20)
         >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
         (844, 816, True)
 
@@ -93,8 +78,7 @@ def release(target: Target, cohort_size: int, score: int, *, name: str = "outlie
     lower by s·C, and passes with the same chance there; the aggregate's bound grows, and the noise with it.
     """
     with suppress(Infeasible):
-        missed = _missed(cohort_size, score)
-        made = lottery.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, forgiven=missed)
+        made = lottery.calibrate(epsilon, delta, cohort_size, kappa=kappa, forgiven=forgiven)
         if made.noise_multiplier < LARGEST_NOISE:
             return made
     raise Infeasible(name, f"a cohort of {cohort_size:,} is too small", "a larger cohort")
@@ -124,17 +108,9 @@ def verify_scale(plan: Tested, scale: float, radius: float, dimension: int) -> N
             )
 
 
-def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_NOISE) -> int | None:
-    """C_min: the least cohort whose release passes at the `score` of its size with σ/τ < `most`; None if too large.
-
-    `score(C)` is what a cohort of C reaches, a growing share of C².
-    """
-    return least_number(lambda size: noise(target, size, score(size)) < most, 4, most=LARGEST_COHORT)
-
-
-def _missed(cohort_size: int, score: int) -> int:
-    """By how much the average count misses the cohort, rounded up."""
-    return -(-(cohort_size**2 - score) // cohort_size)
+def smallest(noise: Callable[[int], float], most: float = LARGEST_NOISE) -> int | None:
+    """C_min: the least cohort with `noise`(C) = σ/τ < `most`, which falls; None where it is too large to compare."""
+    return least_number(lambda size: noise(size) < most, 4, most=LARGEST_COHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +164,19 @@ def calibrate(
     if not 0 <= outliers < 0.5:
         raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: the honest have to be the most.")
     left = gdp.left(epsilon, delta, gaussians=dimension, laplaces=1, name=NAME)
-    target = Target(epsilon, math.nextafter(left, 0.0), kappa=1)  # less, however little it is
+    less = math.nextafter(left, 0.0)  # however little it is
     if users > LARGEST_COHORT:
         raise Infeasible(NAME, f"{users:,} users are too many to compare with one another", f"n <= {LARGEST_COHORT:,}")
     # Users beyond REACH · τ would count as outliers, and sums beyond LARGEST · σ would be cut.
     radius = max(2 * spread * _ROOM, 2 * bound / REACH)
     most = min(bound / (radius * math.sqrt(dimension)), LARGEST_NOISE)  # noisier, it says nothing
-    if users < 4 or not noise(target, users, _score(users, outliers)) < most:
-        raise _infeasible(target, users, outliers, most)
-    plan = release(target, users, _score(users, outliers), name=NAME)
+
+    def noise(size: int) -> float:
+        return lottery.estimate(epsilon, less, size, kappa=1, forgiven=_forgiven(size, outliers))
+
+    if users < 4 or not noise(users) < most:
+        raise _infeasible(noise, users, outliers, most)
+    plan = release(epsilon, less, users, kappa=1, forgiven=_forgiven(users, outliers), name=NAME)
     radius = max(radius, 2 * bound / (LARGEST * release_scale(plan, 1.0, dimension)))
     scale = release_scale(plan, radius, dimension)
     made = RobustMean(radius, plan, GaussianNoise(plan.mean.sensitivity * radius, scale))
@@ -216,14 +196,14 @@ def _slack(epsilon: float, dimension: int) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
 
 
-def _score(users: int, outliers: float) -> int:
-    """S when all but the share `outliers` lie within τ of one another."""
+def _forgiven(users: int, outliers: float) -> int:
+    """By how much the average count misses n when all but the share `outliers` lie within τ of one another."""
     honest = users - math.ceil(Fraction(repr(float(outliers))) * users)
-    return honest**2
+    return -(-(users**2 - honest**2) // users)
 
 
-def _infeasible(target: Target, users: int, outliers: float, most: float) -> Infeasible:
-    least = smallest(target, lambda size: _score(size, outliers), most)
+def _infeasible(noise: Callable[[int], float], users: int, outliers: float, most: float) -> Infeasible:
+    least = smallest(noise, most)
     reason = f"{users:,} users are too few to find out privately whether all but {100 * outliers:g} % of them agree"
     if least is None:
         return Infeasible(NAME, reason, "a smaller share of outliers, or a larger epsilon")

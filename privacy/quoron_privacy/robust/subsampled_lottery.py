@@ -104,17 +104,16 @@ def calibrate(
     releases: int,
     kappa: Kappa | None = None,
     colluders: int = 1,
-    release: float = RELEASE,
     forgiven: int = 0,
 ) -> SubsampledLottery:
     """Return the least noise found for (ε, δ)-DP of `releases` releases.
 
-    `release` is each one's chance at full concentration, or where the average count misses K by `forgiven`.
+    Each is made with chance RELEASE at full concentration, or where the average count misses K by `forgiven`.
     For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
     Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-13.
     """
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     count(users=users, cohort_size=cohort_size, releases=releases)
     if delta < _SMALLEST_DELTA:
         raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with composed releases, got delta={delta}.")
@@ -127,7 +126,7 @@ def calibrate(
             f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
             f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
         )
-    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, release, forgiven)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, forgiven)
     if found is None and forgiven:
         raise Infeasible(
             "subsampled lottery (subsampled-lottery#o4)",
@@ -135,7 +134,7 @@ def calibrate(
             "fewer outliers or a larger cohort",
         )
     if found is None:
-        least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
+        least = max(smallest_cohort(epsilon, delta, releases, rate=rate), cohort_size + 1)
         why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
         raise Infeasible.small_cohort("subsampled lottery (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
     mean, lottery, noise = found
@@ -146,9 +145,9 @@ def calibrate(
 
 
 @lru_cache(maxsize=64)
-def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
+def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0) -> int:
     """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
-    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs, release) <= 1, 2)
+    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs) <= 1, 2)
     assert rungs is not None
     size = 4 * rungs + 4
     while fitting(size - 2, core_for(size - 2, rungs), None):
@@ -199,7 +198,6 @@ def _calibrate(
     size: int,
     releases: int,
     kappa: Kappa | None,
-    release: float,
     forgiven: int,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
@@ -213,7 +211,7 @@ def _calibrate(
 
     @cache  # where the search for a noise ends that for rungs begins
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
-        table, mus = _table(rungs, first, release), means(rungs)[1] / noise
+        table, mus = _table(rungs, first), means(rungs)[1] / noise
         each, points = (_typical(table, mus, rate), _FINE) if fine else (typical, _COARSE)
         found = _composed(table, mus, rate, releases, each, points, epsilon, delta)
         return found / (composition.SAFETY * delta)
@@ -245,7 +243,7 @@ def _calibrate(
     if not math.isfinite(noise):
         return None
     mean = means(best)[0]
-    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first, release)))), noise
+    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first)))), noise
 
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
@@ -279,10 +277,10 @@ def _ladders(size: int, steepness: float) -> list[int]:
     )
 
 
-def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int, release: float) -> float:
+def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int) -> float:
     """Share of δ that the tests take when the releases carry almost nothing."""
     typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
-    table = _table(rungs, _first(delta, rate, releases), release)
+    table = _table(rungs, _first(delta, rate, releases))
     mus = np.full(len(table), 1e-3 * typical / rate)
     found = _composed(table, mus, rate, releases, typical, _COARSE, epsilon, delta)
     return found / (composition.SAFETY * delta)
@@ -340,10 +338,10 @@ def _typical(table: Vector, mus: Vector, rate: float) -> float:
     return rate * math.hypot(float(mus[-1]), 1 / spread)
 
 
-def _table(rungs: int, first: float, release: float) -> Vector:
+def _table(rungs: int, first: float) -> Vector:
     """A ladder in the shape of a normal distribution function: many releases together see a test with normal noise."""
-    start, end = float(ndtri(first)), float(ndtri(release)) + 1e-9
+    start, end = float(ndtri(first)), float(ndtri(RELEASE)) + 1e-9
     table = ndtr(np.linspace(start, end, rungs + 1))
-    table[-1] = max(table[-1], release)
+    table[-1] = max(table[-1], RELEASE)
     floor: Vector = np.maximum(np.floor(table / _TICKET), 1.0) * _TICKET
     return floor
