@@ -8,10 +8,10 @@ two per cent. At δ = 1e-6, of the weighted mean.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust import lottery, robust_mean, subsampled_lottery
-from quoron_privacy.robust.robust_mean import Target
+from quoron_privacy.robust import lottery, subsampled_lottery
 
 DELTA = 1e-6
 ONE = ((0.1, 2000), (0.5, 300), (1.0, 200), (1.0, 600), (2.0, 3000), (4.0, 600), (8.0, 3000), (12.0, 100))  # ε, C
@@ -59,8 +59,7 @@ def main() -> None:
     print("one release: epsilon, C, sigma/tau, least C with sigma/tau <= 0.1")
     for epsilon, size in ONE:
         noise = lottery.calibrate(epsilon, DELTA, size).noise_multiplier
-        target = Target(epsilon, DELTA, "lottery", "weighted", None)
-        useful = least(lambda cohort, target=target: robust_mean.noise(target, cohort, cohort**2), 8)  # type: ignore[misc]
+        useful = least(partial(lottery.estimate, epsilon, DELTA), 8)
         print(f"{epsilon:6g}{size:8d}{noise:12.3g}{useful:8d}", flush=True)
     print("T releases: epsilon, rate, T, K, sigma/tau, least K with sigma/tau <= 0.1")
     for each in MANY:

@@ -65,7 +65,8 @@ from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
 from quoron_privacy.prefix import noise as prefix
 from quoron_privacy.release import Adjacency, guaranteed
-from quoron_privacy.robust import robust_mean, subsampled_lottery
+from quoron_privacy.robust import lottery, robust_mean, subsampled_lottery
+from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Users = NDArray[np.int64]
-Tested = robust_mean.OneRelease | SubsampledLottery
+Tested = OneShot | SubsampledLottery
 Sampling = Literal["everybody", "without-replacement", "poisson", "public-schedule"]
 
 _BLOCK = 1 << 22  # numbers that are turned into float64 at a time
@@ -390,7 +391,7 @@ class PrefixNoise(OfClippedRows):
 
     Cohorts are batches of a public order, and need no secrecy. The value is a round's mean with its own noise;
     the sum of the first t values has noise that grows with the logarithm of t. `factorisation` is blt (buffered linear
-    Toeplitz), sqrt-toeplitz, banded, tree or independent. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
+    Toeplitz), sqrt-toeplitz, banded or tree. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
     docs/privacy/prefix-noise.md.
     """
 
@@ -509,7 +510,7 @@ class OutlierMean(Mechanism):
         robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
         if isinstance(self.account, SubsampledLottery):
             return subsampled_lottery.pair(self.account).lacking(self._lack)
-        certified = robust_mean.certify(self.account, self.epsilon, self.delta)
+        certified = lottery.verify_one_shot(self.account, self.epsilon, self.delta)
         return Pair.approximate(self.epsilon, certified).lacking(self._lack)
 
     def _begin(self) -> Vector:
@@ -519,8 +520,7 @@ class OutlierMean(Mechanism):
         reference: Vector = state.memory
         at: Any = {"radius": self.radius, "reference": reference}
         seen = self.account.mean.observe(made, np.ones(len(made), np.bool_), **at)
-        test = self.account.lottery if isinstance(self.account, SubsampledLottery) else self.account.test
-        if not test.decide(seen.score, noise.stream("test", state.round)):
+        if not self.account.lottery.decide(seen.score, noise.stream("test", state.round)):
             return None, reference
         mean = self.account.mean.aggregate(made, seen.weights, **at)
         value = reference + self.noise.release(mean, noise.stream("outlier-mean", state.round))
@@ -719,8 +719,7 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
     if schedule.participations == 1 and not schedule.secret:
         if size * (size - forgiven) < 4:
             raise Infeasible("outlier mean", "fewer than four users agree", "more users")
-        target = robust_mean.Target(epsilon, delta, "lottery", "weighted", None)
-        return robust_mean.release(target, size, size * (size - forgiven))
+        return robust_mean.release(epsilon, delta, size, forgiven=forgiven)
     return subsampled_lottery.calibrate(
         epsilon,
         delta,

@@ -50,7 +50,6 @@ SMALL = (
 )
 NEEDS = {"median-sgd": ("domain.kind=box", "loss.ridge=0.2")}  # what an algorithm asks of a problem
 VARIANTS = (  # what reaches loops that the default options do not
-    ("outlier-iterates", ("algorithm.options.test='laplace'",)),
     ("one-pass-dp-sgd", ("population.outliers.share=0.05",)),
 )
 TRAINED: tuple[tuple[str | None, str, dict[str, Any]], ...] = (  # a preset, or the shipped table as a person has it

@@ -13,6 +13,7 @@ from scipy import stats
 from audits.harness import Audit, case, events, ratios
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
+from quoron_privacy.robust.filter.thresholds import cutoff_law
 
 EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 150_000
 FAR = 1e6  # alone, and for an unfiltered mean out of all proportion
@@ -21,7 +22,7 @@ FAR = 1e6  # alone, and for an unfiltered mean out of all proportion
 CLAIMED = calibrate(
     EPSILON, DELTA, cohort_size=SIZE, eta_beta=1.0, phase_users=2 * SIZE, score_error=score_error(SIZE, 1)
 )
-LAW = CLAIMED.cutoff_law()
+LAW = cutoff_law(CLAIMED.cutoff_centre, CLAIMED.cutoff_decay)
 
 
 @dataclass(frozen=True)

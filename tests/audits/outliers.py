@@ -21,9 +21,9 @@ from quoron_privacy.robust import coordinate_median as median
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.filter.concentration import score_error, scores
-from quoron_privacy.robust.lottery import TICKETS, Lottery
-from quoron_privacy.robust.outlier_mean import in_score_units, score_scale, score_step
-from quoron_privacy.robust.robust_mean import Target, release_scale
+from quoron_privacy.robust.lottery import TICKETS
+from quoron_privacy.robust.outlier_mean import score_step
+from quoron_privacy.robust.robust_mean import release_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import method
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
@@ -111,7 +111,6 @@ class Untested(AcceleratedERM):
 def accelerated_audits():
     kinds = {
         "lottery": {"cohort": USERS},
-        "random inclusion": {"cohort": USERS, "aggregate": "random"},
         "secret cohorts": {"cohort": 400},
         "threshold": {"test": "above-threshold"},
         "clip": {"test": "clip", "cohort": USERS},
@@ -142,23 +141,16 @@ def accelerated_audits():
             return score > middle(), ()
 
     unclipped = method, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)
-    # Coins of random inclusion are the other twins' steps with other weights. With a threshold most of ε pays for its
-    # tests, on which these neighbours do not differ.
-    shares = {"lottery": 16, "random inclusion": 16, "threshold": 64}
+    # With a threshold most of ε pays for its tests, on which these neighbours do not differ.
+    shares = {"lottery": 16, "threshold": 64}
     yield Audit(
         "accelerated-erm",
         plans["lottery"].guarantee.epsilon,
         events(released, ends=(), delta=DELTA, draws=400),
         {kind: case(**given) for kind, given in apart.items()}
         | {f"{kind}, undecided tests": case(slow=True, **given) for kind, given in at_edge.items()},
-        {
-            f"no test, {kind}": case(slow=kind == "random inclusion", plan=plans[kind], make=Untested, **halves())
-            for kind in shares
-        }
-        | {
-            f"{share} times less noise, {kind}": case(slow=kind == "random inclusion", **quieter(kind, share))
-            for kind, share in shares.items()
-        }
+        {f"no test, {kind}": case(plan=plans[kind], make=Untested, **halves()) for kind in shares}
+        | {f"{share} times less noise, {kind}": case(**quieter(kind, share)) for kind, share in shares.items()}
         | {
             "a quarter of the noise, clip": case(**quieter("clip", 4)),
             "no clip": case(unclipped, plan=plans["clip"], others=np.zeros(USERS - 1), ends=(1.0, -1.0)),
@@ -240,17 +232,11 @@ def iterate_audits():
     τ = 1. What is seen is what is released: the noisy mean, or silence.
     """
     epsilon, delta, chains, silent, far = 1.0, 1e-3, 300, 1e12, 1e5
-    combinations = {  # test, kind of mean, kappa
-        "lottery, weighted, kappa 1": ("lottery", "weighted", 1),
-        "lottery, weighted, kappa 2": ("lottery", "weighted", 2),
-        "lottery, random": ("lottery", "random", 2),
-        "laplace, weighted": ("laplace", "weighted", 2),
-        "laplace, random": ("laplace", "random", 2),
-    }
+    kappas = {"kappa 1": 1, "kappa 2": 2}
 
     @cache
     def phase_of(name):
-        made = robust_mean.release(Target(epsilon, delta, *combinations[name]), chains, chains**2)
+        made = robust_mean.release(epsilon, delta, chains, kappa=kappas[name])
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):
@@ -259,7 +245,7 @@ def iterate_audits():
 
     def strays(phase, chance):
         """Isolated ones that bring a release's chance down to `chance`; the own chain in the cluster, or isolated."""
-        test = phase.release.lottery if hasattr(phase.release, "lottery") else phase.release.test
+        test = phase.release.lottery
         gone = next(gone for gone in range(chains) if test.chance((chains - gone) ** 2 + gone) <= chance)
         others = np.zeros(chains - 1)
         others[:gone] = far * np.arange(1, gone + 1)
@@ -282,7 +268,7 @@ def iterate_audits():
         "nearly forbidden": lambda phase: strays(phase, 2 * delta),
         "on the ladder": lambda phase: strays(phase, 0.3),
         "two halves": two_halves,
-        "on the ramp": on_the_ramp,  # elsewhere random inclusion leaves nothing to chance
+        "on the ramp": on_the_ramp,
     }
 
     def world(own, number, name, others, noise=1.0, tests=True):
@@ -295,19 +281,10 @@ def iterate_audits():
             stream = source.stream("test", label)
             if not tests:
                 return np.ones(draws, bool)
-            if isinstance(test, Lottery):
-                return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
-            noises = stream.laplace_steps(score_scale(test.scale, chains), draws)
-            return seen.score + noises >= in_score_units(test.threshold, chains)
+            return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
 
         def means(draws):
-            if mean.kind == "weighted":
-                return np.full(draws, mean.aggregate(rows, seen.weights, **where)[0])
-            stream = source.stream("inclusion", label)
-            kept = [mean.include(seen.weights, stream) for _ in range(400)]  # as many different aggregates
-            found = np.array([mean.aggregate(rows, weights, **where)[0] for weights in kept])
-            several = len(np.unique(found)) > 1
-            return found[stream.uniform_below(len(found), draws)] if several else np.full(draws, found[0])
+            return np.full(draws, mean.aggregate(rows, seen.weights, **where)[0])
 
         return lambda draws: np.where(
             passes(draws), gaussian.release(means(draws), source.stream("release", label)), silent
@@ -321,14 +298,9 @@ def iterate_audits():
         "outlier iterates",
         epsilon,
         measure,
-        {
-            f"{name}, {scenario}": case(name=name, scenario=scenario)
-            for name in combinations
-            for scenario in scenarios
-            if not ("random" in name and scenario == "on the ramp")
-        },
-        {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in combinations}
-        | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in combinations}
+        {f"{name}, {scenario}": case(name=name, scenario=scenario) for name in kappas for scenario in scenarios},
+        {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in kappas}
+        | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in kappas}
         | {
             "a sixteenth of the noise": case(name="lottery, weighted, kappa 2", scenario="antipodal", noise=1 / 16),
         },

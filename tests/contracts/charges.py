@@ -80,7 +80,7 @@ def _outlier_mean(release: Any, spent: Sequence[Spent]) -> float:
     (one,) = spent
     shifts = release.mean.shifts
     if isinstance(release, OneShot | SubsampledLottery):
-        shifts = release.mean.shifts_at(release.lottery.scores[[one.rung]])[0][0]
+        shifts = release.mean.shifts_at(release.lottery.scores[[one.rung]])
     return float(shifts[min(one.flips, len(shifts) - 1)] / release.noise_multiplier)
 
 

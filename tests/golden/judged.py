@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from golden.mechanisms import LAPLACE
 from golden.plain import plain
 from golden.verdicts import changes, passes
 from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
@@ -66,7 +67,7 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     ),
     "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),
     "laplace test": lambda: (
-        laplace_test.calibrate(2.0, 1e-6, 4_000),
+        LAPLACE,
         partial(laplace_test.verify_laplace_test, epsilon=2.0, delta=1e-6),
     ),
     "above threshold": lambda: (

@@ -26,7 +26,7 @@ from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
-from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
+from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, outlier_mean, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
@@ -191,17 +191,22 @@ def _decided(norm: str) -> Any:
     ]
 
 
+LAPLACE = laplace_test.LaplaceOneShot(
+    outlier_mean.weighted_mean(4000, 3911, 1),
+    laplace_test.LaplaceTest(4000, 3911, 4.499155939211172, 3972.039509064424),
+    0.001846372010835459,
+)
+
+
 def _tests() -> Any:
-    one, other = (lottery.calibrate(2.0, 1e-6, 2_000, kind=kind) for kind in ("weighted", "random"))
-    laplace = laplace_test.calibrate(2.0, 1e-6, 4_000)
+    one = lottery.calibrate(2.0, 1e-6, 2_000)
     series = above_threshold.calibrate(2.0, 1e-6, 2_000, releases=8)
     few = sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10)
     return [
-        [shot.noise_multiplier for shot in (one, other, laplace, series, few)],
+        [shot.noise_multiplier for shot in (one, LAPLACE, series, few)],
         [one.lottery.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
-        [laplace.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
-        [lottery.verify_one_shot(one, 2.0, 1e-6), lottery.verify_one_shot(other, 2.0, 1e-6)],
-        [laplace_test.verify_laplace_test(laplace, 2.0, 1e-6), laplace_test.smallest_cohort(2.0, 1e-6)],
+        [LAPLACE.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
+        [lottery.verify_one_shot(one, 2.0, 1e-6), laplace_test.verify_laplace_test(LAPLACE, 2.0, 1e-6)],
         [above_threshold.verify_above_threshold(series, 2.0, 1e-6), series.threshold],
         [sampled.verify_subsampled(few, 2.0, 1e-6), sampled.subsampled_delta(few, 1.0)],
         lottery.estimate(2.0, 1e-6, 2_000),
@@ -210,7 +215,7 @@ def _tests() -> Any:
 
 def _prefix() -> Any:
     sizes: dict[str, Any] = {"rounds": 24, "sensitivity": 1.0, "mu": 0.5, "dimension": 3}
-    made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "sqrt-toeplitz", "tree", "independent")]
+    made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "sqrt-toeplitz", "tree")]
     return [[noise.scale, noise.column_norm, noise.max_std] for noise in made]
 
 

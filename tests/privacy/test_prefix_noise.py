@@ -28,8 +28,6 @@ def toeplitz_coefficient(name, rounds, k):
     if name == "blt" and k:
         weights, decays = nodes(rounds, 1 + (rounds - 1).bit_length() // 2)
         return sum(w * p ** (k - 1) for w, p in zip(weights, decays, strict=True))
-    if name == "independent":
-        return float(k == 0)
     return 0.0 if name == "banded" and k >= BAND else comb(2 * k, k) / 4**k
 
 
@@ -133,10 +131,6 @@ TABLE = {
     ("blt", 32): (2.17, 2.01),
     ("blt", 128): (2.61, 2.45),
     ("blt", 1024): (3.27, 3.11),
-    ("independent", 8): (2.83, 2.12),
-    ("independent", 32): (5.66, 4.06),
-    ("independent", 128): (11.3, 8.03),
-    ("independent", 1024): (32.0, 22.6),
 }
 
 

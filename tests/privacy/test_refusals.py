@@ -174,7 +174,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("tau", lambda: decided(tau=-1.0)),
     *several("trim=", partial(trimmed_mean, np.zeros((4, 1))), (-1,), (2,)),
     *several("Expected", lottery.Lottery, (9, 11, (0.5,)), (9, 5, ()), (9, 5, (0.0,)), (9, 5, (1.5,)), (9, 5, (NAN,))),
-    ("kappa=2 with random inclusion", lambda: lottery.calibrate(1.0, 1e-6, 300, kappa=1, kind="random")),
     ("delta", lambda: lottery.calibrate(1.0, 0.0, 300)),
     ("cohort_size", lambda: lottery.calibrate(1.0, 1e-6, 0)),
     ("forgiven >= 0", lambda: lottery.calibrate(1.0, 1e-6, 300, forgiven=-1)),
@@ -184,7 +183,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("radius", lambda: observed(1e120, 6, 0.0)),
     ("shape", lambda: observed(1.0, 5, 0.0)),
     ("finite", lambda: observed(1.0, 6, NAN)),
-    ("kappa=2 with random inclusion", lambda: outliers.aggregate(100, 90, 1, "random")),
     ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11, 1)),
     *several("outliers in", robust, {"outliers": -0.1}, {"outliers": 0.5}, {"outliers": NAN}),
     ("cohort_size", lambda: outlier_filter.calibrate(4.0, 1e-6, 0, 1.0, 25_000)),
@@ -232,6 +230,7 @@ NOT_VERIFIED: list[tuple[str, Callable[[], object]]] = [
     ("B <= k - 1", lambda: outliers.verify_outlier_mean(replace(outliers.random_inclusion(100, 68, 67), core=67))),
     ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kappa=1, ramp_high=170))),
     ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
+    ("Expected weights", lambda: outliers.certified_shifts(MADE["coins"], np.array([32_000]))),
     ("core of more than 29", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 2), np.array([1120]))),
     ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 1), np.array([800]))),
 ]  # fmt: skip

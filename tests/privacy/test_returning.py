@@ -75,7 +75,7 @@ def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
         memory = made.remember(t, memory, np.array([float(past[t])]))
 
 
-NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
+NAMES = ["banded", "blt", "sqrt-toeplitz"]
 
 
 def strategy_matrix(name: str, rounds: int, participations: int, separation: int) -> np.ndarray:

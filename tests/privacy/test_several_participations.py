@@ -14,7 +14,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise, factorise
 
-NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
+NAMES = ["banded", "blt", "sqrt-toeplitz"]
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 
 

@@ -31,7 +31,7 @@ from quoron_privacy.release import NoisySums, Release
 
 strategies = OnFirstUse("quoron_privacy.prefix.strategies")  # imported where a plan first has correlated noise
 
-FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree", "independent"
+FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree"
 FITTED = "blt", "banded"  # to how often and how soon users come back
 LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
 
@@ -95,7 +95,6 @@ def factorise(
         sqrt-toeplitz 2.61
         banded        3.17
         tree          7.48
-        independent   11.31
     """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")

@@ -191,39 +191,13 @@ def _tree_remember(t: int, memory: Floats, own: Floats) -> Floats:
     return newer
 
 
-def independent(rounds: int) -> Factorisation:
-    """Independent noise on every contribution, C = I, so prefix sums collect all of it: the baseline.
-
-    Column norm 1; the t-th prefix sum carries the noise of t + 1 rounds. No memory.
-    """
-    row_norms = np.sqrt(np.arange(1.0, rounds + 1))
-    row_norms.setflags(write=False)
-    return Factorisation(
-        column_norm=1.0,
-        row_norms=row_norms,
-        rounding=0.0,
-        slots=0,
-        coefficients=np.eye(1, rounds)[0],
-        predict=_no_prediction,
-        remember=_no_memory,
-    )
-
-
-def _no_prediction(t: int, memory: Floats) -> Floats:
-    return np.zeros(memory.shape[1])
-
-
-def _no_memory(t: int, memory: Floats, own: Floats) -> Floats:
-    return memory
-
-
 def reach(made: Factorisation, participations: int, separation: int) -> float:
     """κ(k, b); see `Factorisation.reach`."""
     c = made.coefficients
     if c is None or not falls(c):
         raise ConfigError(
-            "Expected a Toeplitz factorisation for several participations, got another. Use blt, sqrt-toeplitz, "
-            "banded or independent."
+            "Expected a Toeplitz factorisation for several participations, got another. Use blt, sqrt-toeplitz or "
+            "banded."
         )
     return float(np.sqrt(np.sum(together(c, participations, separation) ** 2)))
 

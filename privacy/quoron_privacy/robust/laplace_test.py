@@ -1,11 +1,12 @@
 """The Laplace test: one release of an outlier mean, made when the concentration score with noise clears a threshold.
 
-    >>> plan = calibrate(1.0, 1e-6, 1000)
-    >>> verify_laplace_test(plan, 1.0, 1e-6) <= 1e-6
-    True
+    >>> from quoron_privacy.robust.outlier_mean import weighted_mean
+    >>> plan = LaplaceOneShot(weighted_mean(1000, 844, 1), LaplaceTest(1000, 844, scale=5.0, threshold=911.0), 0.05)
+    >>> round(certified_epsilon(plan, 1e-6, lacking=0.0), 2)
+    1.0
 
-The printed algorithm's form, kept for comparison: the `lottery` needs a third to a half of the noise it leaves behind,
-and no Laplace sample. For one release only; under sampling or in a series nothing is proved for it (`combinations`).
+As printed, for comparison, with numbers that others choose: the `lottery` needs a third to a half of the noise it
+leaves behind, and no Laplace sample. For one release only; under sampling or in a series nothing is proved for it.
 
 Decided between integers: with T = ⌈C · threshold⌉ and the integer score S, S + ⌊L⌋ >= T holds iff S + L >= T. So this
 is the test with continuous noise L ~ Laplace(C · scale) and a threshold rounded up: rounding costs no privacy at all.
@@ -22,19 +23,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.errors import VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust.lottery import RELEASE, cheapest, pair_divergence
+from quoron_privacy.robust.lottery import pair_divergence
 from quoron_privacy.robust.outlier_mean import (
-    Kappa,
-    Kind,
     OutlierMean,
-    best_mean,
     in_score_units,
-    ramp_floor,
     recounted_step,
     require_exact,
     score_scale,
@@ -85,48 +81,15 @@ class LaplaceTest:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceOneShot:
-    """One release behind a Laplace test. Made by `calibrate`, checked by `verify_laplace_test`."""
+    """One release behind a Laplace test, checked by `verify_laplace_test`."""
 
     mean: OutlierMean
     test: LaplaceTest
     noise_multiplier: float  # σ/τ, per coordinate
 
 
-def calibrate(
-    epsilon: float,
-    delta: float,
-    cohort_size: int,
-    *,
-    kappa: Kappa | None = None,
-    kind: Kind = "weighted",
-) -> LaplaceOneShot:
-    """Return the least noise for one (ε, δ)-DP release that passes with chance RELEASE at full concentration.
-
-    Raises Infeasible naming the smallest cohort that would do.
-    """
-    positive(epsilon=epsilon)
-    probability(delta=delta)
-    count(cohort_size=cohort_size)
-    plan = _calibrate(epsilon, delta, cohort_size, kappa, kind)
-    if plan is None:
-        least = max(smallest_cohort(epsilon, delta), cohort_size + 1)
-        why = f"at epsilon={epsilon:g}, delta={delta:g}"
-        raise Infeasible.small_cohort("laplace test (outlier-mean#o5)", cohort_size, why, least, 2 * least)
-    return plan
-
-
-def smallest_cohort(epsilon: float, delta: float) -> int:
-    """Return the least cohort for a plan, however noisy: the test takes nearly all of ε, the core is over half."""
-    positive(epsilon=epsilon)
-    probability(delta=delta)
-    size = 2
-    while _core(size, 0.98 * epsilon, delta) <= ramp_floor(size):
-        size += 1
-    return size
-
-
 def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
-    """Return whether the noise of a plan suffices by the account that `calibrate` searches with."""
+    """Return whether the noise of a plan suffices by the account that `certified_epsilon` searches with."""
     each = score_step(plan.mean.cohort_size) / plan.mean.cohort_size / plan.test.scale
     mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
     worst: float = loops.laplace_worst(epsilon, each, mus, np.asarray(plan.mean.chances), _CELLS)
@@ -176,8 +139,8 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
 def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> float:
     """An ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`, about the least there is.
 
-    The least of the account of `calibrate`, whose grid is coarse (seldom more than a few thousandths above), certified
-    by `verify_laplace_test`; infinite where the theorem says nothing.
+    The least of the account of `enough`, whose grid is coarse (seldom more than a few thousandths above), certified by
+    `verify_laplace_test`; infinite where the theorem says nothing.
     `lacking` is what the samplers lack in total variation.
     """
     step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size
@@ -205,44 +168,3 @@ def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> flo
 def _tail(v: NDArray[np.float64]) -> NDArray[np.float64]:
     tail: NDArray[np.float64] = np.where(v > 0, 0.5 * np.exp(-np.abs(v)), 1 - 0.5 * np.exp(-np.abs(v)))
     return tail
-
-
-def _core(size: int, each: float, delta: float) -> int:
-    """Core that a test of cost `each` leaves room for."""
-    step = score_step(size) / size
-    return math.floor(size - step - step / each * _margins(delta))
-
-
-def _margins(delta: float) -> float:
-    """Distance from the core plus a step to full concentration, in units of the scale."""
-    return math.log(1 / (2 * delta)) + math.log(1 / (2 * (1 - RELEASE)))
-
-
-@lru_cache(maxsize=256)
-def _calibrate(epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind) -> LaplaceOneShot | None:
-    step, aim = score_step(size) / size, delta * (1 - 1e-4)
-    cores = sorted({_core(size, share * epsilon, aim) for share in np.linspace(0.03, 0.98, 80)})
-    options = [(core, mean) for core in cores if (mean := best_mean(size, core, kappa, kind)) is not None]
-    if not options:
-        return None
-
-    def least(option: tuple[int, OutlierMean], tolerance: float = 1e-3) -> float:
-        core, mean = option
-        each = step * _margins(aim) / (size - step - core)
-        shifts, chances = np.asarray(mean.shifts), np.asarray(mean.chances)
-        low = float(shifts @ chances) / gdp.mu_for(epsilon, delta) * 0.9
-        high = low
-        while loops.laplace_worst(epsilon, each, shifts / high, chances, _CELLS) > aim:
-            low, high = high, 1.5 * high
-            if high > 1e6 * mean.sensitivity:
-                return 1e9 * (1 + each)
-        while high > low * (1 + tolerance):
-            middle = math.sqrt(low * high)
-            good = loops.laplace_worst(epsilon, each, shifts / middle, chances, _CELLS) <= aim
-            low, high = (low, middle) if good else (middle, high)
-        return high
-
-    (core, mean), _ = cheapest(options, least)
-    scale = (size - step - core) / _margins(aim) * (1 - 1e-12)
-    threshold = (core + step + scale * math.log(1 / (2 * aim))) * (1 + 1e-13)
-    return LaplaceOneShot(mean, LaplaceTest(size, core, scale, threshold), least((core, mean), 1e-5) * (1 + 1e-5))

@@ -39,7 +39,6 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_CERTIFIED,
     Kappa,
-    Kind,
     OutlierMean,
     best_mean,
     certified_shifts,
@@ -59,6 +58,7 @@ TICKETS = 2**63
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
 _OPTIONS = 60  # numbers of rungs that are looked at, from the fewest to 18 times as many
 _VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
+_SURELY = np.ones(1)  # the chance of a shift that is no mixture
 
 
 def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tuple[Option, float]:
@@ -154,21 +154,18 @@ def calibrate(
     cohort_size: int,
     *,
     kappa: Kappa | None = None,
-    kind: Kind = "weighted",
-    release: float = RELEASE,
     forgiven: int = 0,
 ) -> OneShot:
     """Return the least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
 
-    `release` is the chance wanted at full concentration, or where the average count misses C by `forgiven`. Random
-    inclusion exists with κ = 2 only. Raises Infeasible naming the smallest cohort that would do.
+    It is made with chance RELEASE at full concentration, or where the average count misses C by `forgiven`. Raises
+    Infeasible naming the smallest cohort that would do.
     """
-    _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
-    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven), 1e-5
+    _check(epsilon, delta, cohort_size, forgiven)
+    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, forgiven), 1e-5
     while found is not None:
         mean, rungs, noise = found
-        mus, chances = ladder_mus(mean, rungs, noise)
-        table = loops.ladder(epsilon, _aim(delta), _aim(delta), mus, chances, release)
+        table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, rungs, noise), RELEASE)
         plan = OneShot(mean, Lottery(cohort_size, mean.core, tuple(map(float, table))), noise)
         try:
             verify_one_shot(plan, epsilon, delta)
@@ -178,31 +175,27 @@ def calibrate(
             found, more = (mean, rungs, noise * (1 + more)), 2 * more
         else:
             return plan
-    least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
+    least = max(smallest_cohort(epsilon, delta, kappa=kappa), cohort_size + 1)
     why = f"at epsilon={epsilon:g}, delta={delta:g}"
     raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
-def estimate(
-    epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, kind: Kind = "weighted", forgiven: int = 0
-) -> float:
+def estimate(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
     """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
-    _check(epsilon, delta, size, kappa, kind, RELEASE, forgiven)
-    found = _search(epsilon, _aim(delta), size, kappa, kind, RELEASE, forgiven)
+    _check(epsilon, delta, size, forgiven)
+    found = _search(epsilon, _aim(delta), size, kappa, forgiven)
     return math.inf if found is None else found[2]
 
 
 @lru_cache(maxsize=256)
-def smallest_cohort(
-    epsilon: float, delta: float, *, kappa: Kappa | None = None, kind: Kind = "weighted", release: float = RELEASE
-) -> int:
+def smallest_cohort(epsilon: float, delta: float, *, kappa: Kappa | None = None) -> int:
     """C_min: the least cohort for which a plan exists, however noisy. Useful noise needs two to three times that."""
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
-    rungs = _fewest_rungs(epsilon, _aim(delta), release)
+    probability(delta=delta)
+    rungs = _fewest_rungs(epsilon, _aim(delta))
 
     def exists(size: int) -> bool:
-        return best_mean(size, core_for(size, rungs), kappa, kind) is not None
+        return best_mean(size, core_for(size, rungs), kappa) is not None
 
     size = 4 * rungs  # below, the core would be less than half
     while size > 2 and exists(size):
@@ -228,11 +221,11 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
     table = np.asarray(plan.lottery.table)
-    shifts, chances = certified_shifts(plan.mean, recounted_scores(plan.lottery)[1:])
-    mus, worst = shifts / plan.noise_multiplier, table[0]  # what happens on rung 0 happens with its chance only
+    mus = certified_shifts(plan.mean, recounted_scores(plan.lottery)[1:])[:, None] / plan.noise_multiplier
+    worst = table[0]  # what happens on rung 0 happens with its chance only
     for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
         if len(p):
-            worst = float(np.maximum(worst, pair_divergence(epsilon, p, q, mus, chances).max()))  # NaN stays
+            worst = float(np.maximum(worst, pair_divergence(epsilon, p, q, mus).max()))  # NaN stays
     certified = float(worst) * (1 + 1e-9)
     if not certified <= delta:
         raise VerificationError(f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.6g}.")
@@ -262,29 +255,26 @@ def recounted_scores(lottery: Lottery) -> Integers:
     return np.array([low + rung * step for rung in range(len(lottery.table))])
 
 
-def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Matrix]:
-    """(μ, chances) of cohorts the larger score of which stands on rung 0, 1, .. `rungs`, each (R + 1, M)."""
+def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> Vector:
+    """Return μ of cohorts the larger score of which stands on rung 0, 1, .. `rungs`, (R + 1,)."""
     scores = mean.cohort_size * mean.core + score_step(mean.cohort_size) * np.arange(rungs + 1)
-    shifts, chances = mean.shifts_at(scores)
-    return shifts / noise, chances
+    return mean.shifts_at(scores) / noise
 
 
 @lru_cache(maxsize=256)
-def ladder_means(
-    size: int, rungs: int, kappa: Kappa | None, kind: Kind, forgiven: int
-) -> tuple[OutlierMean, Matrix, Matrix]:
-    """Return the best aggregate whose core leaves so many rungs, and its `ladder_mus` at noise 1; some κ has to fit."""
+def ladder_means(size: int, rungs: int, kappa: Kappa | None, forgiven: int) -> tuple[OutlierMean, Vector]:
+    """Return the best weights whose core leaves so many rungs, and their `ladder_mus` at noise 1; some κ has to fit."""
     core = core_for(size, rungs) - forgiven
-    mean = best_mean(size, core, kappa, kind, usual=(core + size - forgiven) // 2)
+    mean = best_mean(size, core, kappa, usual=(core + size - forgiven) // 2)
     assert mean is not None
-    return mean, *ladder_mus(mean, rungs, 1.0)
+    return mean, ladder_mus(mean, rungs, 1.0)
 
 
-def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix, chances: Matrix) -> Vector:
-    """H_{e^ε} between releasing N(μ, 1) with chance p and N(0, 1) with chance q, averaged over the mixture of shifts.
+def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix | Vector, chances: Vector = _SURELY) -> Vector:
+    """H_{e^ε} between releasing N(μ, 1) with chance p and N(0, 1) with chance q, averaged over a mixture of shifts.
 
-    Shapes (P,), (P,), and (P, M) or (M,) where all pairs have the same mixture. The best test releases iff x > t with
-    t = (ε + ln(q/p))/μ + μ/2, and adds the silent outcome when that pays.
+    Shapes (P,), (P,), and (M,) where all pairs have the same mixture, or (P, 1) of one shift each. The best test
+    releases iff x > t with t = (ε + ln(q/p))/μ + μ/2, and adds the silent outcome when that pays.
     """
     # Chances are multiples of 2⁻⁵³, so 1 − p is exact and the difference is off by rounding of its second term alone.
     silent = np.maximum((1 - p) - math.exp(epsilon) * (1 - q) + 4e-16 * (1 - p), 0.0)
@@ -299,50 +289,44 @@ def _aim(delta: float) -> float:
     return delta * (1 - 1e-6) - 5e-16
 
 
-def _check(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
-) -> None:
+def _check(epsilon: float, delta: float, size: int, forgiven: int) -> None:
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     count(cohort_size=size)
     if forgiven < 0 or size > LARGEST_CERTIFIED:
         raise ConfigError(
             f"Expected forgiven >= 0 and cohort_size <= {LARGEST_CERTIFIED:,}, got {forgiven} and {size:,}."
         )
-    if kind == "random" and kappa == 1:
-        raise ConfigError("Expected kappa=2 with random inclusion, got kappa=1: nothing is proved for it.")
 
 
 @lru_cache(maxsize=1024)
 def _search(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
+    epsilon: float, delta: float, size: int, kappa: Kappa | None, forgiven: int
 ) -> tuple[OutlierMean, int, float] | None:
-    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to `release`; None without one."""
-    fewest = _fewest_rungs(epsilon, delta, release)
+    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to RELEASE; None without one."""
+    fewest = _fewest_rungs(epsilon, delta)
     best: tuple[OutlierMean, int, float] | None = None
-    for each in fitting(size, core_for(size, fewest) - forgiven, kappa, kind):
-        if best is None or least_noise(epsilon, delta, size, each, release) < best[2]:
-            found = _least(epsilon, delta, size, each, kind, release, forgiven, fewest)
+    for each in fitting(size, core_for(size, fewest) - forgiven, kappa):
+        if best is None or least_noise(epsilon, delta, size, kappa=each, forgiven=forgiven) < best[2]:
+            found = _least(epsilon, delta, size, each, forgiven, fewest)
             best = found if best is None or found[2] < best[2] else best
     return best
 
 
 def _least(
-    epsilon: float, delta: float, size: int, kappa: Kappa, kind: Kind, release: float, forgiven: int, fewest: int
+    epsilon: float, delta: float, size: int, kappa: Kappa, forgiven: int, fewest: int
 ) -> tuple[OutlierMean, int, float]:
     """Return the same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
-    means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
+    means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did
     def reaches(rungs: int, noise: float) -> bool:
-        _, shifts, chances = means(rungs)
-        return bool(loops.ladder(epsilon, delta, delta, shifts / noise, chances, release)[-1] >= release)
+        return bool(loops.ladder(epsilon, delta, delta, means(rungs)[1] / noise, RELEASE)[-1] >= RELEASE)
 
     def least(rungs: int, tolerance: float = 1e-3) -> float:
-        _, shifts, chances = means(rungs)
-        full = gdp.mu_for(epsilon, delta)
+        shifts, full = means(rungs)[1], gdp.mu_for(epsilon, delta)
         high = float(shifts[1:].max()) / (_VANISHING * full)
-        low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
+        low = min(float(shifts[-1]) / full, high / 2)
         step = 1.1
         while reaches(rungs, low):
             low, high = low / 1.5, low
@@ -355,19 +339,20 @@ def _least(
         return high
 
     numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
-    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven, kappa, kind)]
+    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven, kappa)]
     rungs, _ = cheapest(fit, least)
     return means(rungs)[0], rungs, least(rungs, 1e-5)
 
 
-def least_noise(epsilon: float, delta: float, cohort_size: int, kappa: Kappa, release: float = RELEASE) -> float:
-    """Return σ/τ that no ladder can do with: its top alone needs that much."""
-    return 2 * kappa / cohort_size / gdp.mu_for(epsilon, min(delta / release, 0.5))
+def least_noise(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
+    """Return less than `estimate`, at once: the top of a ladder alone needs that much."""
+    kappas = fitting(size, size - forgiven, kappa)
+    return 2 * kappas[0] / size / gdp.mu_for(epsilon, min(delta / RELEASE, 0.5)) if kappas else math.inf
 
 
 @lru_cache(maxsize=256)
-def _fewest_rungs(epsilon: float, delta: float, release: float) -> int:
+def _fewest_rungs(epsilon: float, delta: float) -> int:
     """How many rungs a ladder needs that climbs from δ to `release` next to noise that leaves nothing else to tell."""
     most = math.ceil(80 / epsilon) + 80
-    mus = np.full((most + 1, 1), _VANISHING * gdp.mu_for(epsilon, delta))
-    return len(loops.ladder(epsilon, delta, delta, mus, np.ones((most + 1, 1)), release)) - 1
+    mus = np.full(most + 1, _VANISHING * gdp.mu_for(epsilon, delta))
+    return len(loops.ladder(epsilon, delta, delta, mus, RELEASE)) - 1

@@ -21,20 +21,17 @@ def delta_gauss(epsilon, mu):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def profile(epsilon, mus, chances, rounded=0.0):  # type: ignore[no-untyped-def]
-    """Profile of the mixture of shifts; with `rounded` 1 more than the rounding of its two terms is added."""
-    total = 0.0
-    for index in range(len(mus)):
-        value, tail = delta_gauss(epsilon, mus[index])
-        total += chances[index] * (value + rounded * (1e-12 * tail + 1e-300))
-    return total
+def profile(epsilon, mu):  # type: ignore[no-untyped-def]
+    """The same with more than the rounding of its two terms."""
+    value, tail = delta_gauss(epsilon, mu)
+    return value + (1e-12 * tail + 1e-300)
 
 
 @njit(cache=True)
-def ladder(epsilon, delta, first, mus, chances, goal):  # type: ignore[no-untyped-def]
-    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last, one for a row of `mus`.
+def ladder(epsilon, delta, first, mus, goal):  # type: ignore[no-untyped-def]
+    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last, one for each of `mus`.
 
-    Row r belongs to pairs whose larger score stands on rung r; row 0 is never read. Ends early once `goal` is reached.
+    Number r is of pairs whose larger score stands on rung r; that of 0 is never read. Ends early at `goal`.
     """
     most = len(mus) - 1
     table = np.empty(most + 1)
@@ -44,7 +41,7 @@ def ladder(epsilon, delta, first, mus, chances, goal):  # type: ignore[no-untype
         old = table[rung]
         if old >= goal:
             return table[: rung + 1]
-        step = _largest_step(epsilon, delta, old, mus[rung + 1], chances[rung + 1])
+        step = _largest_step(epsilon, delta, old, mus[rung + 1])
         table[rung + 1] = max(math.floor(min(old * math.exp(step), 1.0) * _GRID) / _GRID, old)
         # The ladder no longer climbs: above, where shifts are smaller, it would; a longer one starts elsewhere.
         if table[rung + 1] <= old * (1 + 1e-12):
@@ -53,20 +50,20 @@ def ladder(epsilon, delta, first, mus, chances, goal):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def _largest_step(epsilon, delta, old, mus, chances):  # type: ignore[no-untyped-def]
+def _largest_step(epsilon, delta, old, mu):  # type: ignore[no-untyped-def]
     """ln of the largest ratio of a new chance to the old one. Both conditions hold up to it and fail beyond.
 
     By false position on the logarithm of the worse of both, with the Illinois rule; ends on the side where they hold.
     """
     low, high = 0.0, min(-math.log(old), epsilon + 50.0)
-    at_low, at_high = _excess(epsilon, delta, old, low, mus, chances), _excess(epsilon, delta, old, high, mus, chances)
+    at_low, at_high = _excess(epsilon, delta, old, low, mu), _excess(epsilon, delta, old, high, mu)
     if at_high <= 0 or at_low > 0:
         return high if at_high <= 0 else 0.0
     last = 0
     for turn in range(80):
         share = at_low / (at_low - at_high)
         middle = low + (high - low) * (share if turn % 4 < 3 and 0 < share < 1 else 0.5)
-        here = _excess(epsilon, delta, old, middle, mus, chances)
+        here = _excess(epsilon, delta, old, middle, mu)
         if here > 0:
             high, at_high, at_low = middle, here, at_low * (0.5 if last == 1 else 1.0)
             last = 1
@@ -81,24 +78,24 @@ def _largest_step(epsilon, delta, old, mus, chances):  # type: ignore[no-untyped
 
 
 @njit(cache=True)
-def _excess(epsilon, delta, old, step, mus, chances):  # type: ignore[no-untyped-def]
+def _excess(epsilon, delta, old, step, mu):  # type: ignore[no-untyped-def]
     """ln of the worse order's divergence over δ: the higher chance first, or the lower one with more silence."""
     new = min(old * math.exp(step), 1.0)
-    worst = new * profile(epsilon - step, mus, chances)
+    worst = new * delta_gauss(epsilon - step, mu)[0]
     silent = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)
     if silent > 0:  # else it is below the first
-        worst = max(worst, silent + old * profile(epsilon + step, mus, chances))
+        worst = max(worst, silent + old * delta_gauss(epsilon + step, mu)[0])
     return math.log(max(worst, 1e-300) / delta)
 
 
 @njit(cache=True)
-def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[no-untyped-def]
+def step_profile(epsilons, table, steps, mus, found):  # type: ignore[no-untyped-def]
     """Fill `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
 
-    `steps` are the logarithms of the ratios of neighbouring chances; row r of `mus` and `chances` is for pairs whose
-    larger score stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its
-    last chance, at its first row and the widest step from there on, may be above the largest value so far. Equal
-    chances π_r are below the pair of π_{r-1} and π_r.
+    `steps` are the logarithms of the ratios of neighbouring chances; number r of `mus` is for pairs whose larger score
+    stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its last chance,
+    at its first shift and the widest step from there on, may be above the largest value so far. Equal chances π_r are
+    below the pair of π_{r-1} and π_r.
     """
     last = len(table) - 1
     widest = steps.copy()
@@ -112,14 +109,14 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
         best, waiting = table[0], 0
         if last > 0:
             ends[0, 0], ends[0, 1], waiting = 0, last, 1
-            best = max(best, table[top] * profile(epsilon - steps[top - 1], mus[top], chances[top], 1.0))
+            best = max(best, table[top] * profile(epsilon - steps[top - 1], mus[top]))
         # The higher chance first.
         while waiting:
             waiting -= 1
             start, end = ends[waiting]
             if table[end] <= best:
                 continue
-            bound = table[end] * profile(epsilon - widest[start], mus[start + 1], chances[start + 1], 1.0)
+            bound = table[end] * profile(epsilon - widest[start], mus[start + 1])
             if bound <= best:
                 continue
             if end - start > 1:
@@ -128,7 +125,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
                 ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
                 waiting += 2
                 continue
-            value = table[end] * profile(epsilon - steps[start], mus[end], chances[end], 1.0)
+            value = table[end] * profile(epsilon - steps[start], mus[end])
             if value > best:
                 best, top = value, end
         # The lower chance first: once its silence counts for nothing, equal chances are worse.
@@ -138,9 +135,9 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
             value, row = max(silent, 0.0) + 1e-15, rung + 1
             if silent > -1e-15 and value + table[rung] > best:
                 if rung >= until:
-                    alike, until = profile(epsilon, mus[row], chances[row], 1.0), rung + width
+                    alike, until = profile(epsilon, mus[row]), rung + width
                 if value + table[rung] * alike > best:
-                    best = max(best, value + table[rung] * profile(epsilon + steps[rung], mus[row], chances[row], 1.0))
+                    best = max(best, value + table[rung] * profile(epsilon + steps[rung], mus[row]))
         found[place] = min(best * (1 + 1e-11), 1.0)
 
 
@@ -154,13 +151,22 @@ def laplace_worst(epsilon, each, mus, chances, cells):  # type: ignore[no-untype
     ends = np.linspace(-each - 45.0, 0.0, 4 * cells + 1)
     near = np.linspace(-each - 8.0, 0.0, cells + 1)
     ends = np.concatenate((ends[ends < near[0]], near))
-    worst = profile(epsilon, mus, chances, 1.0)
+    worst = _mixture(epsilon, mus, chances)
     for place in range(len(ends) - 1):
         left, right = ends[place], ends[place + 1]
         ratio = _laplace_tail(right) / _laplace_tail(right + each)
-        worst = max(worst, _laplace_tail(left) * profile(epsilon - math.log(ratio) - 1e-13, mus, chances, 1.0))
-    top = 0.5 * profile(epsilon - each, mus, chances, 1.0)
+        worst = max(worst, _laplace_tail(left) * _mixture(epsilon - math.log(ratio) - 1e-13, mus, chances))
+    top = 0.5 * _mixture(epsilon - each, mus, chances)
     return max(worst, top) * (1 + 1e-12)
+
+
+@njit(cache=True)
+def _mixture(epsilon, mus, chances):  # type: ignore[no-untyped-def]
+    """Profile of a mixture of shifts."""
+    total = 0.0
+    for index in range(len(mus)):
+        total += chances[index] * profile(epsilon, mus[index])
+    return total
 
 
 @njit(cache=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from quoron_privacy.accounts import near_gaussian
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.arrays import Matrix, Vector
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.lottery import pair_divergence
 
@@ -18,11 +18,11 @@ _FARTHEST = 700.0  # losses beyond count as infinite
 _SPARE = 1e-9  # relative, for the arithmetic of the law
 
 
-def pair(table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int) -> Pair:
+def pair(table: Vector, mus: Vector, rate: float, releases: int) -> Pair:
     """Return the pair of `releases` lotteries on secret samples together; none of their pairs of rungs is skipped.
 
-    `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the larger
-    score of which stands on rung r. Raises VerificationError where one release already tells too much.
+    `table` and `mus` have shape (R + 1,): shift r is of two cohorts the larger score of which stands on rung r. Raises
+    VerificationError where one release already tells too much.
     """
     spare = _SPARE + 1e-13 / float(mus[1:].min(initial=1.0))  # Φ cancels by up to 40/μ
     least = rate * float(table[0]) * (1 + spare)  # what happens on rung 0 is charged with all of its chance
@@ -30,7 +30,7 @@ def pair(table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int
     def once(size: float) -> float:
         inner, found = math.log1p(math.expm1(size) / rate), least
         for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
-            worst = pair_divergence(inner, p, q, mus[1:], chances[1:]).max(initial=0.0)
+            worst = pair_divergence(inner, p, q, mus[1:, None]).max(initial=0.0)
             found = max(found, rate * float(worst) * (1 + spare))
         return found
 

@@ -5,8 +5,8 @@
     3.6
 
 `neighbour_counts` counts the answers near each answer, which gives it a weight: used as it is in `weighted_mean`
-(outlier-mean#o1), as the chance of a coin in `random_inclusion` (outlier-mean#o2), the printed algorithm's form. The
-tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released of a cohort of low score.
+(outlier-mean#o1), as the chance of a coin in `random_inclusion` (outlier-mean#o2), which is as printed. The tests of
+`lottery`, `laplace_test` and `above_threshold` see to it that nothing is released of a cohort of low score.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.
@@ -22,7 +22,6 @@ from typing import Literal, TypeVar
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, xlog1py, xlogy
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
@@ -168,23 +167,20 @@ class OutlierMean:
         """Radius in units of τ within which answers are counted for the weights."""
         return 2 * (1 + REMOVAL_SLACK) if self.kappa == 2 else 1.0
 
-    def shifts_at(self, scores: Integers) -> tuple[Matrix, Matrix]:
-        """(shifts in units of τ, their chances) when the larger of both scores is at least scores[r], each (R, M).
+    def shifts_at(self, scores: Integers) -> Vector:
+        """Return the shift of weights in units of τ when the larger of both scores is at least scores[r], (R,).
 
-        Both fall, in the sense of larger and likelier shifts, as the score grows; of κ = 1 the smaller score has to be
-        at least C·core, too. Each at least C·core + 1 (outlier-mean#o1, #o2).
+        It falls as the score grows; of κ = 1 the smaller score has to be at least C·core, too. Each at least C·core + 1
+        (outlier-mean#o1).
         """
         size, low, high = self.cohort_size, self.ramp_low, self.ramp_high
         lost = np.maximum(size**2 - scores, 0)
         if self.kappa == 1:
-            bounds, chances = np.maximum(*_near_shift(size, lost, low, high))[:, None], np.ones((len(lost), 1))
+            bounds = np.maximum(*_near_shift(size, lost, low, high))
         else:
-            cores = (size - lost // size)[:, None]  # ⌈S/C⌉ answers lie within τ of one of them
-            moved, chances = (size - cores) / (high - low), np.ones((len(lost), 1))
-            if self.kind == "random":
-                moved, chances = _flips(size - cores, 1 / (high - low))
-            bounds = _wide_shift(size, cores, low, moved)
-        return bounds * _GEOMETRY * (1 + 1e-14), chances
+            cores = size - lost // size  # ⌈S/C⌉ answers lie within τ of one of them
+            bounds = _wide_shift(size, cores, low, (size - cores) / (high - low))
+        return bounds * _GEOMETRY * (1 + 1e-14)
 
     def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
         """Return δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
@@ -305,7 +301,8 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa, ramp_core: int | No
             raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
         _require_core(cohort_size, core, low + 1)
         high = int(_best_ramps(np.array([cohort_size]), np.array([ramp_core or core]))[0][0])
-    return _at_core(OutlierMean("weighted", cohort_size, core, kappa, low, high, (), ()))
+    mean = OutlierMean("weighted", cohort_size, core, kappa, low, high, (), (1.0,))
+    return replace(mean, shifts=(float(mean.shifts_at(np.array([cohort_size * core]))[0]),))
 
 
 def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
@@ -330,42 +327,29 @@ def random_inclusion(cohort_size: int, core: int, ramp_high: int | None = None) 
     _check(cohort_size, core, 2)
     low, high = ramp_floor(cohort_size), core - 1 if ramp_high is None else ramp_high
     _require_core(cohort_size, core, max(low + 2, high + 1))
-    return _at_core(OutlierMean("random", cohort_size, core, 2, low, high, (), ()))
+    flips, chances = _flips(cohort_size - core, 1 / (high - low))
+    shifts = _wide_shift(cohort_size, np.array([core]), low, flips) * _GEOMETRY * (1 + 1e-14)
+    numbers = tuple(map(float, shifts[chances > 0])), tuple(map(float, chances[chances > 0]))
+    return OutlierMean("random", cohort_size, core, 2, low, high, *numbers)
 
 
-def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
-    """Return the aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, as nothing is proved."""
-    if kind == "weighted":
-        return weighted_mean(cohort_size, core, kappa)
-    if kind != "random":
-        raise ConfigError(f"Expected kind 'weighted' or 'random', got kind={kind!r}.")
-    if kappa != 2:
-        raise ConfigError(f"Expected kappa=2 with random inclusion, got kappa={kappa}: nothing is proved for it.")
-    return random_inclusion(cohort_size, core)
-
-
-def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tuple[Kappa, ...]:
+def fitting(cohort_size: int, core: int, kappa: Kappa | None) -> tuple[Kappa, ...]:
     """Return each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
-    kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
+    kappas: tuple[Kappa, ...] = (1, 2) if kappa is None else (kappa,)
     # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
     low = ramp_floor(cohort_size)
     return tuple(each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size)
 
 
-def best_mean(
-    cohort_size: int, core: int, kappa: Kappa | None, kind: Kind, *, usual: int | None = None
-) -> OutlierMean | None:
-    """Return the aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
+def best_mean(cohort_size: int, core: int, kappa: Kappa | None, *, usual: int | None = None) -> OutlierMean | None:
+    """Return the weights with the least shift, over κ when kappa=None; None when this core allows no bound.
 
     `usual`: the core at which the shift, and the ramp of κ = 1, are to be the best; k where nothing is said.
     """
     at = max(core, min(usual or core, cohort_size))
-    if kind == "random":
-        means = [aggregate(cohort_size, core, each, kind) for each in fitting(cohort_size, core, kappa, kind)]
-    else:
-        means = [weighted_mean(cohort_size, core, each, at) for each in fitting(cohort_size, core, kappa, kind)]
+    means = [weighted_mean(cohort_size, core, each, at) for each in fitting(cohort_size, core, kappa)]
     scores = np.array([cohort_size * at])
-    return min(means, key=lambda mean: float(mean.shifts_at(scores)[0].max()), default=None)
+    return min(means, key=lambda mean: float(mean.shifts_at(scores)[0]), default=None)
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
@@ -387,7 +371,7 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
         raise VerificationError(f"Expected positive shifts with chances that add up to 1, got {mean}.")
     if mean.kind == "weighted":
-        least = float(certified_shifts(mean, np.array([size * core]))[0][0, 0])
+        least = float(certified_shifts(mean, np.array([size * core]))[0])
         if not (mean.chances == (1.0,) and mean.shifts[0] >= least):
             raise VerificationError(f"Expected a shift of at least {least:.9g}, which fails for {mean}.")
         return
@@ -404,12 +388,14 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
             raise VerificationError(f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}.")
 
 
-def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matrix]:
-    """`shifts_at` by a second route, rounded up: (shifts, chances) when the larger score is at least scores[r].
+def certified_shifts(mean: OutlierMean, scores: Integers) -> Vector:
+    """`shifts_at` by a second route, rounded up, (R,): when the larger score is at least scores[r].
 
-    Shares no formula with it: (b) over every height of the ramp, in integers up to one division, and binomial
-    chances from logarithms of factorials. Raises VerificationError where the theorem has no bound.
+    Shares no formula with it: (b) over every height of the ramp, in integers up to one division. Raises
+    VerificationError where the theorem has no bound, or coins have one of their own.
     """
+    if mean.kind != "weighted":
+        raise VerificationError(f"Expected weights, got {mean}.")
     size, width, rounded = mean.cohort_size, mean.ramp_high - mean.ramp_low, (1 + REMOVAL_SLACK) * (1 + 1e-15)
     if mean.kappa == 1:
         if size > LARGEST_CERTIFIED:
@@ -417,21 +403,12 @@ def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matri
         ratios = loops.largest_ratios(size, mean.ramp_low, mean.ramp_high, np.maximum(size * size - scores, 0))
         if not np.isfinite(ratios).all():
             raise VerificationError(f"Expected a positive total weight at every height, which fails for {mean}.")
-        return ratios[:, None] * (1 + 1e-15) * rounded, np.ones((len(scores), 1))
-    cores = np.minimum(-(-scores // size), size)[:, None]
+        return np.asarray(ratios * (1 + 1e-15) * rounded)
+    cores = np.minimum(-(-scores // size), size)
     if not cores.min() > mean.ramp_high:
         raise VerificationError(f"Expected a core of more than {mean.ramp_high} answers, got {cores.min()}.")
     most, each = size - cores, 2 * (2 * size - np.maximum(mean.ramp_low + cores - size, 0))
-    if mean.kind == "weighted":
-        return (4 * size * width + most * each) / (cores * size * width) * rounded, np.ones((len(scores), 1))
-    usual, chance = int(most.max()) / width, 1 / width
-    flips = np.arange(min(int(most.max()), int(usual + 12 * math.sqrt(usual) + 60)) + 1)
-    left = np.maximum(most - flips, 0)
-    logs = gammaln(most + 1) - gammaln(flips + 1) - gammaln(left + 1) + xlogy(flips, chance) + xlog1py(left, -chance)
-    chances = np.where(flips <= most, np.exp(logs) * (1 + 1e-7), 0.0)  # logarithms of large factorials are off by 1e-8
-    every = np.hstack([np.broadcast_to(flips, chances.shape), most])  # what lies beyond is charged at the most
-    beyond = np.where(most > flips[-1], 1e-20, 0.0)
-    return (4 * size + every * each) / (cores * size) * rounded, np.hstack([chances, beyond])
+    return np.asarray((4 * size * width + most * each) / (cores * size * width) * rounded)
 
 
 def recounted_step(cohort_size: int) -> int:
@@ -456,31 +433,19 @@ def require_exact(threshold: float, scale: float, cohort_size: int) -> None:
         raise VerificationError(f"Expected a test of {cohort_size} answers at {threshold} with {scale}, got {drawn}.")
 
 
-def _at_core(mean: OutlierMean) -> OutlierMean:
-    """`mean` with its bound for scores that are at least C·k."""
-    shifts, chances = mean.shifts_at(np.array([mean.cohort_size * mean.core]))
-    used = chances[0] > 0
-    return replace(mean, shifts=tuple(map(float, shifts[0, used])), chances=tuple(map(float, chances[0, used])))
-
-
 def _wide_shift(size: Whole, core: Integers, low: Whole, moved: Vector) -> Vector:
     """Return the bound for κ = 2 when `moved` units of weight move on the ramp."""
     shifts: Vector = (4 + moved * 2 * (2 - np.maximum(low + core - size, 0) / size)) / core
     return shifts
 
 
-def _flips(most: Integers, chance: float) -> tuple[Matrix, Matrix]:
-    """(numbers of coins that differ, their chances) for each most there can be, shapes (R, 1) to (R, M).
-
-    All that lies beyond the quantile of the first, which is the largest, is charged at the most there can be.
-    """
-    largest = int(most.max())
-    flips = np.arange(largest + 1)
-    kept = int(np.argmax(scipy.stats.binom.sf(flips, largest, chance) <= _BINOMIAL_TAIL))
+def _flips(most: int, chance: float) -> tuple[Vector, Vector]:
+    """(numbers of coins that differ, their chances), (M,): what lies beyond a quantile is charged at the most."""
+    flips = np.arange(most + 1)
+    kept = int(np.argmax(scipy.stats.binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
     chances = scipy.stats.binom.pmf(flips[: kept + 1], most, chance) * (1 + 1e-10)
-    beyond = np.where(kept < most, 2 * _BINOMIAL_TAIL, 0.0)
-    every = np.broadcast_to(flips[: kept + 1], chances.shape)
-    return np.hstack([every, most]).astype(float), np.hstack([chances, beyond])
+    beyond = 2 * _BINOMIAL_TAIL if kept < most else 0.0
+    return np.append(flips[: kept + 1], most).astype(float), np.append(chances, beyond)
 
 
 def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:

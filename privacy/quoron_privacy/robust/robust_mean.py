@@ -19,8 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,23 +30,16 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, co
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
-from quoron_privacy.robust import laplace_test, lottery
-from quoron_privacy.robust.laplace_test import LaplaceOneShot
+from quoron_privacy.robust import lottery
 from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
     REACH,
     Kappa,
-    Kind,
     OutlierMean,
-    best_mean,
-    fitting,
     recounted_slack,
 )
-
-Test = Literal["lottery", "laplace"]
-OneRelease = OneShot | LaplaceOneShot
 
 LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
@@ -67,72 +59,29 @@ class Tested(Protocol):
         """σ/τ, per coordinate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a release has to be: (ε, δ) after slack, and its form."""
+def release(
+    epsilon: float,
+    delta: float,
+    cohort_size: int,
+    *,
+    kappa: Kappa | None = None,
+    forgiven: int = 0,
+    name: str = "outlier mean",
+) -> OneShot:
+    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none of use.
 
-    epsilon: float
-    delta: float
-    test: Test
-    kind: Kind
-    kappa: Kappa | None  # None: the one of less noise
-
-
-def noise(target: Target, cohort_size: int, score: int) -> float:
-    """Return σ/τ of a release that passes at `score`, about; inf where there is none."""
-    missed = _missed(cohort_size, score)
-    if target.test == "lottery":
-        budget = target.epsilon, target.delta
-        return lottery.estimate(*budget, cohort_size, kappa=target.kappa, kind=target.kind, forgiven=missed)
-    full = _laplace(target, cohort_size)
-    mean = None if full is None else _lowered(target, full.mean, missed)
-    return math.inf if full is None or mean is None else full.noise_multiplier * _growth(full.mean, mean)
-
-
-def least_noise(target: Target, cohort_size: int, score: int) -> float:
-    """Return less than `noise`, at once: what a release at full concentration needs at least."""
-    kappas = fitting(cohort_size, cohort_size - _missed(cohort_size, score), target.kappa, target.kind)
-    if not kappas or target.test == "laplace":
-        return 0.0 if kappas else math.inf
-    return lottery.least_noise(target.epsilon, target.delta, cohort_size, kappas[0])
-
-
-def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
-    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none.
-
-        >>> target = Target(1.0, 1e-6, "lottery", "weighted", kappa=1)
-        >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
+        >>> full, lowered = release(1.0, 1e-6, 1000, kappa=1), release(1.0, 1e-6, 1000, kappa=1, forgiven=20)
         >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
         (844, 816, True)
 
-    A calibration at full concentration passes with its chance at S = C² only. A lottery for S = C² - s·C has all of its
-    rungs lower by s·C; a Laplace test its core and threshold by s. Either passes with the same chance there; the
-    aggregate's bound grows, and the noise with it.
+    A calibration at full concentration passes with its chance at S = C² only. One for S = C² - s·C has all of its rungs
+    lower by s·C, and passes with the same chance there; the aggregate's bound grows, and the noise with it.
     """
-    budget, form, missed = (target.epsilon, target.delta), (target.kappa, target.kind), _missed(cohort_size, score)
-    if target.test == "lottery":
-        with suppress(Infeasible):
-            made = lottery.calibrate(*budget, cohort_size, kappa=form[0], kind=form[1], forgiven=missed)
-            if made.noise_multiplier < LARGEST_NOISE:
-                return made
-    elif (full := _laplace(target, cohort_size)) and (mean := _lowered(target, full.mean, missed)):
-        drop, multiplier = full.mean.core - mean.core, full.noise_multiplier * _growth(full.mean, mean)
-        test = laplace_test.LaplaceTest(cohort_size, mean.core, full.test.scale, full.test.threshold - drop)
-        while multiplier < LARGEST_NOISE:
-            plan = LaplaceOneShot(mean, test, multiplier)
-            with suppress(VerificationError):
-                certify(plan, *budget)
-                if laplace_test.enough(plan, *budget):  # of both accounts the one that asks for more noise
-                    return plan
-            multiplier *= 1.01  # random inclusion: flips do not scale with the shift
+    with suppress(Infeasible):
+        made = lottery.calibrate(epsilon, delta, cohort_size, kappa=kappa, forgiven=forgiven)
+        if made.noise_multiplier < LARGEST_NOISE:
+            return made
     raise Infeasible(name, f"a cohort of {cohort_size:,} is too small", "a larger cohort")
-
-
-def certify(plan: OneRelease, epsilon: float, delta: float) -> float:
-    """Return δ that the theorem of the plan's test certifies. Raises VerificationError above `delta`."""
-    if isinstance(plan, OneShot):
-        return lottery.verify_one_shot(plan, epsilon, delta)
-    return laplace_test.verify_laplace_test(plan, epsilon, delta)
 
 
 def release_scale(plan: Tested, radius: float, dimension: int) -> float:
@@ -159,38 +108,9 @@ def verify_scale(plan: Tested, scale: float, radius: float, dimension: int) -> N
             )
 
 
-def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_NOISE) -> int | None:
-    """C_min: the least cohort whose release passes at the `score` of its size with σ/τ < `most`; None if too large.
-
-    `score(C)` is what a cohort of C reaches, a growing share of C².
-    """
-    return least_number(lambda size: noise(target, size, score(size)) < most, 4, most=LARGEST_COHORT)
-
-
-def _missed(cohort_size: int, score: int) -> int:
-    """By how much the average count misses the cohort, rounded up."""
-    return -(-(cohort_size**2 - score) // cohort_size)
-
-
-@lru_cache(maxsize=1024)
-def _laplace(target: Target, cohort_size: int) -> LaplaceOneShot | None:
-    """Return the release behind a Laplace test at full concentration."""
-    try:
-        return laplace_test.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
-    except Infeasible:
-        return None
-
-
-def _lowered(target: Target, full: OutlierMean, missed: int) -> OutlierMean | None:
-    """The aggregate when core and threshold are lowered for a test that passes at a lower score as it did at C²."""
-    size, core = full.cohort_size, full.core - missed
-    return best_mean(size, core, target.kappa, target.kind) if core > size // 2 else None
-
-
-def _growth(full: OutlierMean, lowered: OutlierMean) -> float:
-    """By how much noise grows with the usual shift."""
-    usual = [float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) for mean in (full, lowered)]
-    return usual[1] / usual[0] * (1 + 1e-9)
+def smallest(noise: Callable[[int], float], most: float = LARGEST_NOISE) -> int | None:
+    """C_min: the least cohort with `noise`(C) = σ/τ < `most`, which falls; None where it is too large to compare."""
+    return least_number(lambda size: noise(size) < most, 4, most=LARGEST_COHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +131,7 @@ class RobustMean:
     """
 
     radius: float  # τ: users within it of one another agree
-    plan: OneRelease  # test, weights, and σ/τ
+    plan: OneShot  # test, weights, and σ/τ
     noise: GaussianNoise
 
     def release(
@@ -244,15 +164,19 @@ def calibrate(
     if not 0 <= outliers < 0.5:
         raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: the honest have to be the most.")
     left = gdp.left(epsilon, delta, gaussians=dimension, laplaces=1, name=NAME)
-    target = Target(epsilon, math.nextafter(left, 0.0), "lottery", "weighted", kappa=1)  # less, however little it is
+    less = math.nextafter(left, 0.0)  # however little it is
     if users > LARGEST_COHORT:
         raise Infeasible(NAME, f"{users:,} users are too many to compare with one another", f"n <= {LARGEST_COHORT:,}")
     # Users beyond REACH · τ would count as outliers, and sums beyond LARGEST · σ would be cut.
     radius = max(2 * spread * _ROOM, 2 * bound / REACH)
     most = min(bound / (radius * math.sqrt(dimension)), LARGEST_NOISE)  # noisier, it says nothing
-    if users < 4 or not noise(target, users, _score(users, outliers)) < most:
-        raise _infeasible(target, users, outliers, most)
-    plan = release(target, users, _score(users, outliers), name=NAME)
+
+    def noise(size: int) -> float:
+        return lottery.estimate(epsilon, less, size, kappa=1, forgiven=_forgiven(size, outliers))
+
+    if users < 4 or not noise(users) < most:
+        raise _infeasible(noise, users, outliers, most)
+    plan = release(epsilon, less, users, kappa=1, forgiven=_forgiven(users, outliers), name=NAME)
     radius = max(radius, 2 * bound / (LARGEST * release_scale(plan, 1.0, dimension)))
     scale = release_scale(plan, radius, dimension)
     made = RobustMean(radius, plan, GaussianNoise(plan.mean.sensitivity * radius, scale))
@@ -264,7 +188,7 @@ def verify(mean: RobustMean, epsilon: float, delta: float, dimension: int) -> fl
     """Return δ that is certified at ε, samplers included; at most `delta`. Raises VerificationError."""
     slack = _slack(epsilon, dimension)
     verify_scale(mean.plan, mean.noise.scale, mean.radius, dimension)
-    return certify(mean.plan, epsilon, math.nextafter(delta - slack, -1.0)) + slack
+    return lottery.verify_one_shot(mean.plan, epsilon, math.nextafter(delta - slack, -1.0)) + slack
 
 
 def _slack(epsilon: float, dimension: int) -> float:
@@ -272,14 +196,14 @@ def _slack(epsilon: float, dimension: int) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
 
 
-def _score(users: int, outliers: float) -> int:
-    """S when all but the share `outliers` lie within τ of one another."""
+def _forgiven(users: int, outliers: float) -> int:
+    """By how much the average count misses n when all but the share `outliers` lie within τ of one another."""
     honest = users - math.ceil(Fraction(repr(float(outliers))) * users)
-    return honest**2
+    return -(-(users**2 - honest**2) // users)
 
 
-def _infeasible(target: Target, users: int, outliers: float, most: float) -> Infeasible:
-    least = smallest(target, lambda size: _score(size, outliers), most)
+def _infeasible(noise: Callable[[int], float], users: int, outliers: float, most: float) -> Infeasible:
+    least = smallest(noise, most)
     reason = f"{users:,} users are too few to find out privately whether all but {100 * outliers:g} % of them agree"
     if least is None:
         return Infeasible(NAME, reason, "a smaller share of outliers, or a larger epsilon")

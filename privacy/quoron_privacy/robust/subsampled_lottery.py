@@ -24,7 +24,7 @@ from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.accounts.roots import least_number, root
-from quoron_privacy.arrays import Matrix, Vector
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import (
@@ -39,7 +39,6 @@ from quoron_privacy.robust.lottery import (
 )
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
-    Kind,
     OutlierMean,
     certified_shifts,
     fitting,
@@ -91,9 +90,9 @@ def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
     verify_lottery(plan.lottery, plan.mean)
     table = np.asarray(plan.lottery.table)
-    mus, chances = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
-    typical = _typical(table, mus, chances, plan.rate)
-    return _composed(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / composition.SAFETY
+    mus = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
+    typical = _typical(table, mus, plan.rate)
+    return _composed(table, mus, plan.rate, plan.releases, typical, points, epsilon) / composition.SAFETY
 
 
 def calibrate(
@@ -104,19 +103,17 @@ def calibrate(
     cohort_size: int,
     releases: int,
     kappa: Kappa | None = None,
-    kind: Kind = "weighted",
     colluders: int = 1,
-    release: float = RELEASE,
     forgiven: int = 0,
 ) -> SubsampledLottery:
     """Return the least noise found for (ε, δ)-DP of `releases` releases.
 
-    `release` is each one's chance at full concentration, or where the average count misses K by `forgiven`.
+    Each is made with chance RELEASE at full concentration, or where the average count misses K by `forgiven`.
     For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
     Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-13.
     """
     positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
+    probability(delta=delta)
     count(users=users, cohort_size=cohort_size, releases=releases)
     if delta < _SMALLEST_DELTA:
         raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with composed releases, got delta={delta}.")
@@ -129,7 +126,7 @@ def calibrate(
             f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
             f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
         )
-    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release, forgiven)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, forgiven)
     if found is None and forgiven:
         raise Infeasible(
             "subsampled lottery (subsampled-lottery#o4)",
@@ -137,7 +134,7 @@ def calibrate(
             "fewer outliers or a larger cohort",
         )
     if found is None:
-        least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
+        least = max(smallest_cohort(epsilon, delta, releases, rate=rate), cohort_size + 1)
         why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
         raise Infeasible.small_cohort("subsampled lottery (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
     mean, lottery, noise = found
@@ -148,12 +145,12 @@ def calibrate(
 
 
 @lru_cache(maxsize=64)
-def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
+def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0) -> int:
     """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
-    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs, release) <= 1, 2)
+    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs) <= 1, 2)
     assert rungs is not None
     size = 4 * rungs + 4
-    while fitting(size - 2, core_for(size - 2, rungs), None, "weighted"):
+    while fitting(size - 2, core_for(size - 2, rungs), None):
         size -= 2
     return size
 
@@ -180,9 +177,8 @@ def pair(plan: SubsampledLottery) -> "Pair":
     positive(noise_multiplier=plan.noise_multiplier)
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
-    shifts, chances = certified_shifts(plan.mean, recounted_scores(plan.lottery))
-    table, rate = np.asarray(plan.lottery.table), _recounted_rate(plan)
-    found: Pair = lottery_pair.pair(table, shifts / plan.noise_multiplier, chances, rate, plan.releases)
+    mus = certified_shifts(plan.mean, recounted_scores(plan.lottery)) / plan.noise_multiplier
+    found: Pair = lottery_pair.pair(np.asarray(plan.lottery.table), mus, _recounted_rate(plan), plan.releases)
     return found
 
 
@@ -202,31 +198,27 @@ def _calibrate(
     size: int,
     releases: int,
     kappa: Kappa | None,
-    kind: Kind,
-    release: float,
     forgiven: int,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
     ladders = _ladders(size, rate / typical)
-    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven, kappa, kind)]
+    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven, kappa)]
     if not options:
         return None
 
-    means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
+    means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
 
     @cache  # where the search for a noise ends that for rungs begins
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
-        _, shifts, chances = means(rungs)
-        table, mus = _table(rungs, first, release), shifts / noise
-        each, points = (_typical(table, mus, chances, rate), _FINE) if fine else (typical, _COARSE)
-        found = _composed(table, mus, chances, rate, releases, each, points, epsilon, delta)
+        table, mus = _table(rungs, first), means(rungs)[1] / noise
+        each, points = (_typical(table, mus, rate), _FINE) if fine else (typical, _COARSE)
+        found = _composed(table, mus, rate, releases, each, points, epsilon, delta)
         return found / (composition.SAFETY * delta)
 
     def untested(rungs: int) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
-        _, shifts, chances = means(rungs)
-        return float(shifts[-1] @ chances[-1]) * rate / typical
+        return float(means(rungs)[1][-1]) * rate / typical
 
     def least(rungs: int, guess: float, factor: float) -> float:
         return _decreasing_root(lambda noise: excess(rungs, noise), guess, factor, 3e-3)
@@ -251,7 +243,7 @@ def _calibrate(
     if not math.isfinite(noise):
         return None
     mean = means(best)[0]
-    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first, release)))), noise
+    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first)))), noise
 
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
@@ -285,19 +277,18 @@ def _ladders(size: int, steepness: float) -> list[int]:
     )
 
 
-def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int, release: float) -> float:
+def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int) -> float:
     """Share of δ that the tests take when the releases carry almost nothing."""
     typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
-    table = _table(rungs, _first(delta, rate, releases), release)
-    mus = np.full((len(table), 1), 1e-3 * typical / rate)
-    found = _composed(table, mus, np.ones_like(mus), rate, releases, typical, _COARSE, epsilon, delta)
+    table = _table(rungs, _first(delta, rate, releases))
+    mus = np.full(len(table), 1e-3 * typical / rate)
+    found = _composed(table, mus, rate, releases, typical, _COARSE, epsilon, delta)
     return found / (composition.SAFETY * delta)
 
 
 def _composed(
     table: Vector,
-    mus: Matrix,
-    chances: Matrix,
+    mus: Vector,
     rate: float,
     releases: int,
     typical: float,
@@ -307,14 +298,14 @@ def _composed(
 ) -> float:
     """Return δ at ε of all releases, from the profile of one at `points` places to each `typical` loss, fewer far out.
 
-    `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the larger
-    score of which stands on rung r. Row 0 bears on nothing, as rung 0 is charged with all of its chance.
+    `table` and `mus` have shape (R + 1,): shift r is of two cohorts the larger score of which stands on rung r. That of
+    rung 0 bears on nothing, as rung 0 is charged with all of its chance.
     """
 
     def inside(epsilons: Vector) -> Vector:
         """Return the largest divergence over all pairs of neighbouring rungs at each ε >= 0, rounded up."""
         found = np.empty(len(epsilons))
-        loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
+        loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, found)
         return found
 
     low, high = 0.0, math.log1p(math.expm1(epsilon + _FARTHEST) / rate)
@@ -341,16 +332,16 @@ def _first(delta: float, rate: float, releases: int) -> float:
     return max(_SILENT_SHARE * delta / (rate * releases), _TICKET)
 
 
-def _typical(table: Vector, mus: Matrix, chances: Matrix, rate: float) -> float:
+def _typical(table: Vector, mus: Vector, rate: float) -> float:
     """Return a length on the scale of one release's loss: bears on the lattice alone."""
     spread = len(table) / (1 + max(-float(ndtri(table[0])), 0.0))
-    return rate * math.hypot(float(mus[-1] @ chances[-1]), 1 / spread)
+    return rate * math.hypot(float(mus[-1]), 1 / spread)
 
 
-def _table(rungs: int, first: float, release: float) -> Vector:
+def _table(rungs: int, first: float) -> Vector:
     """A ladder in the shape of a normal distribution function: many releases together see a test with normal noise."""
-    start, end = float(ndtri(first)), float(ndtri(release)) + 1e-9
+    start, end = float(ndtri(first)), float(ndtri(RELEASE)) + 1e-9
     table = ndtr(np.linspace(start, end, rungs + 1))
-    table[-1] = max(table[-1], release)
+    table[-1] = max(table[-1], RELEASE)
     floor: Vector = np.maximum(np.floor(table / _TICKET), 1.0) * _TICKET
     return floor

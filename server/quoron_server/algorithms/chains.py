@@ -3,18 +3,21 @@
 What `outlier-iterates` and the algorithm that Lowy, Liu & Asi (2024) print share: docs/papers/lowy.md.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, LocalSGD
+from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
-from quoron_server.algorithm import Vector
+from quoron_server.algorithm import InPhases, P, Update, Vector
+from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters, PrintedParameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds
@@ -81,3 +84,73 @@ def handed_on(
     whole = whole & answers.answered & sane
     values = np.where(whole[:, None, None], answers.values, 0.0)
     return np.where(whole[:, None], problem.domain.project(values[:, 0]), start), values[:, 1], whole
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainState:
+    """Everything between two rounds."""
+
+    round: int
+    released: Vector  # x_{i-1}
+    iterates: Vector  # (C, d), where each chain stands
+    averages: Vector  # (C, d), the phase's averages so far
+    whole: Chains  # chains that nobody has broken in this phase
+    halted: bool  # as printed: for good
+
+
+class ChainSGD(InPhases[P]):
+    """Phases of chains, but for what is released at their ends; parameters are `ChainRounds`."""
+
+    halts = False  # whether a phase that releases nothing ends the run
+
+    def init(self) -> ChainState:
+        """x_0 = 0, and the chains of the first phase."""
+        return self._begin(0, np.zeros(self.plan.problem.dimension), halted=False)
+
+    def request(self, state: ChainState, noise: NoiseSource) -> Question | None:
+        """One local pass of the next user of every chain, broken or not: nobody sees from the schedule which are."""
+        del noise
+        if state.halted or state.round == self._ends[-1]:
+            return None
+        chains, problem = len(state.iterates), self.plan.problem
+        cohort = partition(seed=self.plan.seed, users=problem.users)[state.round * chains :][:chains]
+        step_size = self._phase(state).step_size
+        return Question(state.round, cohort, LocalSGD(state.iterates, step_size, problem.domain))
+
+    def update(self, state: ChainState, answers: Answers, noise: NoiseSource) -> Update[ChainState]:
+        """Hand the iterates on; at the end of a phase, its release."""
+        index, phase = self.phase_index(state.round), self._phase(state)
+        left = int(self._ends[index]) - state.round
+        iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
+        averages = state.averages + means / phase.averaged if left <= phase.averaged else state.averages
+        moved = replace(state, round=state.round + 1, iterates=iterates, averages=averages, whole=whole)
+        private: dict[str, float] = {"broken_chains": int(np.sum(~whole))}
+        if left > 1:
+            return Update(moved, (), {"phase": index}, private)
+        passed, released, seen = self.released(moved, phase, noise, index)
+        ended = self._begin(moved.round, released, halted=self.halts and not passed)
+        return Update(ended, (phase.entry(index),), {"phase": index, "halted": not passed}, private | seen)
+
+    @abstractmethod
+    def released(
+        self, state: ChainState, phase: ChainPhase, noise: NoiseSource, index: int
+    ) -> tuple[bool, Vector, dict[str, float]]:
+        """Return whether the phase's test passes, x_i, and diagnostics."""
+
+    def model(self, state: ChainState) -> Vector:
+        """Return the last release."""
+        return state.released
+
+    def iterate(self, state: ChainState) -> Vector:
+        """Return the mean of the points of the next question."""
+        mean: Vector = state.iterates.mean(axis=0)
+        return mean
+
+    def _phase(self, state: ChainState) -> ChainPhase:
+        phases: tuple[ChainPhase, ...] = self.plan.parameters_of(ChainRounds).phases
+        return phases[self.phase_index(state.round)]
+
+    def _begin(self, round_: int, start: Vector, *, halted: bool) -> ChainState:
+        chains = self.plan.parameters_of(ChainRounds).cohort_size
+        starts = np.tile(start, (chains, 1))
+        return ChainState(round_, start, starts, np.zeros_like(starts), np.ones(chains, np.bool_), halted)

@@ -131,7 +131,6 @@ def test_empty_slots_never_make_the_shift_larger_than_in_a_full_cohort():
 def test_noise_is_scale_free(good):
     assert good.noise_scale(0.2, 3.0) == pytest.approx(0.2 * 3.0 * good.noise_factor / good.cohort_size)
     assert good.temperature(3.0) == good.theta / 3
-    assert good.cutoff_law().shape == (good.cutoff_max,)
 
 
 @given(

@@ -28,11 +28,8 @@ def slow(options):
 COMBINATIONS = [
     {},
     {"kappa": 2},
-    {"aggregate": "random"},
     {"cohort": 250},
-    slow({"cohort": 250, "aggregate": "random"}),
     {"cohort": 300, "schedule": "public"},
-    slow({"cohort": 300, "schedule": "public", "aggregate": "random"}),
     {"test": "above-threshold"},
     slow({"test": "above-threshold", "kappa": 2}),
     {"test": "above-threshold", "cohort": 400, "schedule": "public"},
@@ -203,9 +200,6 @@ def slow_run(plan, users, source):
                 if passed:
                     near = np.sum(distances <= mean.removal_radius * tau, axis=1)
                     weights = np.clip(near - mean.ramp_low, 0, mean.ramp_high - mean.ramp_low)
-                    if mean.kind == "random":
-                        coins = source.stream("include", round_).uniform_below(mean.ramp_high - mean.ramp_low, size)
-                        weights = (coins < weights).astype(float)
                     steps = source.stream("release", round_).gaussian_steps(problem.dimension)
                     g = weights @ rows / weights.sum() + steps * 2.0**-30 * phase.noise_scale
                     reference = g

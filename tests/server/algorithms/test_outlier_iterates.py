@@ -13,12 +13,10 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.outlier_iterates.method import HALTED
 from quoron_server.algorithms.slots import partition
 
 INFO = ALGORITHMS["outlier-iterates"]
-VARIANTS = ["", "/broadcast", "/random", "/laplace", "/laplace-random"]
-every_variant = pytest.mark.parametrize("name", [f"outlier-iterates{each}" for each in VARIANTS])
+every_variant = pytest.mark.parametrize("name", ["outlier-iterates", "outlier-iterates/broadcast"])
 
 
 def drive(algorithm, engine, noise=None):
@@ -54,9 +52,6 @@ def by_loops(plan, centres, noise):
         mean = phase.release.mean
         heights = np.sum(apart <= phase.radius * mean.removal_radius, axis=1)
         weights = np.clip(heights - mean.ramp_low, 0, mean.ramp_high - mean.ramp_low)
-        if mean.kind == "random":
-            coins = noise.stream("inclusion", index).uniform_below(mean.ramp_high - mean.ramp_low, chains)
-            weights = (coins < weights).astype(float)
         shift = np.average(np.array(y) - x, axis=0, weights=weights)
         gaussian = GaussianNoise(1.0, phase.release_scale)
         x = problem.domain.project(x + gaussian.release(shift, noise.stream("release", index)))
@@ -158,7 +153,6 @@ def test_a_phase_of_scattered_chains_releases_nothing_and_says_so():
     algorithm, engine = narrow(), Quadratic()
     engine.centres = np.random.default_rng(0).normal(size=engine.centres.shape) * 50
     states, updates = drive(algorithm, engine)
-    assert states[-1].statuses.tolist() == [HALTED] * 3
     np.testing.assert_array_equal(algorithm.model(states[-1]), np.zeros(3))
     assert [update.public["halted"] for update in updates] == [True] * 3
 

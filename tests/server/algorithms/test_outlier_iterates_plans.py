@@ -12,16 +12,15 @@ from contracts.scenes import PROBLEM
 from problems import changed
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.robust_mean import Target
+from quoron_privacy.robust.lottery import estimate, verify_one_shot
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates.plan import (
     FAILURE,
     Stage,
     apart,
     distance,
-    expected_score,
+    forgiven,
     guaranteed_radius,
-    smallest,
     usual_factor,
 )
 from quoron_server.plan import Privacy
@@ -40,26 +39,23 @@ def plan_of(problem=ISSUE, privacy=ONE, **options):
 @given(
     chains=st.integers(200, 20_000),
     lost=st.sampled_from([0.0, 0.01, 0.05]),
-    test=st.sampled_from(["lottery", "laplace"]),
     kappa=st.sampled_from([None, 1, 2]),
 )
 @settings(derandomize=True, deadline=None, max_examples=25)
-def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, test, kappa):
-    target, score = Target(4.0, 1e-6, test, "weighted", kappa), expected_score(chains, lost)
-    made = robust_mean.release(target, chains, score)
-    assert robust_mean.certify(made, 4.0, 1e-6) <= 1e-6
-    chance = made.lottery.chance(score) if test == "lottery" else made.test.chance(score)
-    assert chance >= 0.999 * (1 - 1e-9)
-    assert made.noise_multiplier == pytest.approx(robust_mean.noise(target, chains, score), rel=1e-4)
+def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, kappa):
+    asked = {"kappa": kappa, "forgiven": forgiven(chains, lost)}
+    made = robust_mean.release(4.0, 1e-6, chains, **asked)
+    assert verify_one_shot(made, 4.0, 1e-6) <= 1e-6
+    assert made.lottery.chance(chains * (chains - asked["forgiven"])) >= 0.999 * (1 - 1e-9)
+    assert made.noise_multiplier == pytest.approx(estimate(4.0, 1e-6, chains, **asked), rel=1e-4)
 
 
-@pytest.mark.parametrize(("test", "kind"), [("lottery", "weighted"), ("laplace", "random")])
-def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not(test, kind):
-    target = Target(4.0, 1e-6, test, kind, None if kind == "weighted" else 2)
-    least = smallest(target, 0.02)
-    robust_mean.release(target, least, expected_score(least, 0.02))
+def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not():
+    least = robust_mean.smallest(lambda chains: estimate(4.0, 1e-6, chains, forgiven=forgiven(chains, 0.02)))
+    assert least is not None
+    robust_mean.release(4.0, 1e-6, least, forgiven=forgiven(least, 0.02))
     with pytest.raises(Infeasible):
-        robust_mean.release(target, least - 1, expected_score(least - 1, 0.02))
+        robust_mean.release(4.0, 1e-6, least - 1, forgiven=forgiven(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():

@@ -21,7 +21,7 @@ from quoron_server.plan import Privacy
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
 
-CASES = [(name, how) for name in SUMMED for how in ("blt", "sqrt-toeplitz", "tree", "independent")]
+CASES = [(name, how) for name in SUMMED for how in ("blt", "sqrt-toeplitz", "tree")]
 
 
 @pytest.mark.parametrize("noise", [Silent(), SeededNoise(3)], ids=["without noise", "with noise"])

@@ -28,7 +28,7 @@ from quoron_privacy.errors import Infeasible, VerificationError, count, non_nega
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.charging import cutoff_curves, looked_up, mu_grid, recounted
-from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass, left_of_delta, require
+from quoron_privacy.robust.filter.thresholds import end_mass, left_of_delta, require
 
 loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
 
@@ -89,10 +89,6 @@ class FilterParameters:
         positive(step=step)
         farthest = max(float(bound[0]) for bound in _shifts(self, np.array([self.own_tail]), "replace-one"))
         return step * farthest / (self.temperature(distance) * (self.survivors + 1))
-
-    def cutoff_law(self) -> Vector:
-        """Return probabilities of the cutoff 1, …, c_max."""
-        return cutoff_law(self.cutoff_centre, self.cutoff_decay)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

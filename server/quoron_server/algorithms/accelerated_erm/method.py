@@ -31,7 +31,7 @@ from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
-from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
+from quoron_privacy.robust.combinations import Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
@@ -57,7 +57,6 @@ class AcceleratedERMOptions:
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
     test: Literal["lottery", "above-threshold", "clip"] = "lottery"  # clip: no test, outliers shortened
-    aggregate: Literal["weighted", "random"] = "weighted"
     kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
     schedule: Literal["secret", "public", "coins"] = "secret"
@@ -158,7 +157,6 @@ class AcceleratedERMParameters(Parameters):
     """Public numbers of one run."""
 
     test: Test
-    aggregate: Aggregate
     sampling: Sampling
     phases: tuple[Phase, ...]
     smoothing: float | None  # r
@@ -233,10 +231,7 @@ def released_gradient(
     passed, entries = decide(seen.score)
     if not passed:
         return Outcome(None, entries, diagnostics)
-    weights = seen.weights
-    if mean_of.kind == "random":
-        weights = mean_of.include(weights, noise.stream("include", round_))
-    shift = mean_of.aggregate(answers.values, weights, radius=p.radius, reference=reference)
+    shift = mean_of.aggregate(answers.values, seen.weights, radius=p.radius, reference=reference)
     gradient = reference + p.noise.release(shift, noise.stream("release", round_))
     return Outcome(gradient, (*entries, p.noise.entry()), diagnostics)
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +30,12 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
-from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
+from quoron_privacy.robust.combinations import Sampling, Test, theorem_for
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
     Kappa,
-    Kind,
-    OutlierMean,
     best_mean,
     ramp_floor,
     recounted_slack,
@@ -249,7 +246,7 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
                 for rate, draft in zip(rates, drafts, strict=True)
             ]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
-        return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
+        return lottery_noise(*target, cohorts, rates, often, o.kappa, lost)
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
@@ -264,9 +261,9 @@ def _width(dimension: int) -> float:
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
 
 
-def removing(kappa: Kappa | None, kind: Kind, hostile_share: float) -> Kappa | None:
+def removing(kappa: Kappa | None, hostile_share: float) -> Kappa | None:
     """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
-    return 1 if kappa is None and kind == "weighted" and hostile_share > 0 else kappa
+    return 1 if kappa is None and hostile_share > 0 else kappa
 
 
 def lottery_noise(
@@ -276,7 +273,6 @@ def lottery_noise(
     rates: Sequence[float],
     often: Sequence[int],
     kappa: Kappa | None,
-    kind: Kind,
     forgiven: Integers,
 ) -> Vector:
     """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
@@ -286,21 +282,10 @@ def lottery_noise(
     found = np.full(len(cohorts), np.inf)
     for rungs, more in LADDERS:
         ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
-        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, forgiven, kappa, kind)
-        found = np.minimum(found, more * shifts / each)
-    return found
-
-
-def _usual_shifts(cohorts: Integers, cores: Integers, forgiven: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
-    """The mean shift of the aggregate halfway up the ladder for each cohort and core; inf where there is none."""
-    halfway = (cores + cohorts - forgiven) // 2
-    if kind == "weighted":
-        return np.where(cores >= ramp_floor(cohorts) + (kappa or 1), weighted_shifts(cohorts, halfway, kappa), np.inf)
-    found = np.full(len(cohorts), np.inf)
-    for place, (size, core, usual) in enumerate(zip(cohorts.tolist(), cores.tolist(), halfway.tolist(), strict=True)):
-        if (mean := best_mean(size, core, kappa, kind)) is not None:
-            shifts, chances = mean.shifts_at(np.array([size * usual]))
-            found[place] = shifts[0] @ chances[0]
+        cores = core_for(cohorts, ladders) - forgiven
+        halfway = weighted_shifts(cohorts, (cores + cohorts - forgiven) // 2, kappa)
+        fitting = cores >= ramp_floor(cohorts) + (kappa or 1)
+        found = np.where(fitting, np.minimum(found, more * halfway / each), found)
     return found
 
 
@@ -530,8 +515,7 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
-        kappa = 2 if isinstance(phase.accounting, Clipped) else phase.accounting.mean.kappa
-        theorem_for(p.test, p.aggregate, p.sampling, kappa=kappa)
+        theorem_for(p.test, p.sampling)
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
@@ -558,8 +542,6 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
         ),
         ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
         ("an account of this cohort", mean.cohort_size == phase.cohort_size),
-        ("the aggregate named", clipped == (p.aggregate == "clipped-mean")),
-        ("its weights", clipped or (getattr(mean, "kind", "") == "weighted") == (p.aggregate == "weighted-mean")),
         ("the test named", isinstance(account, SubsampledLottery) == (p.test == "lottery")),
         ("no test named where there is none", clipped == (p.test == "none")),
     )
@@ -642,7 +624,7 @@ def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
     """Return the best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
-    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
+    options = replace(options, kappa=removing(options.kappa, problem.beliefs.hostile_share))
     found: dict[object, Candidate[_Tried]] = {}
     for smoothing in smoothings(problem, privacy, options):
         smoothed = replace(inputs, options=options, smoothing=smoothing)
@@ -668,7 +650,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            o,
+            o.kappa,
             sampling,
             test=_test(o),
             users=draft.users if sampling in SECRET else draft.cohort,
@@ -692,7 +674,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, smoothed.problem, phase)))
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
     sampling = smoothed.sampling(family.drafts[0])
-    numbers = AcceleratedERMParameters(_test(o), aggregate_of(o), sampling, tuple(phases), smoothed.smoothing)
+    numbers = AcceleratedERMParameters(_test(o), sampling, tuple(phases), smoothed.smoothing)
     theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
     return Chosen(numbers, risk, theorem=theorem)
 
@@ -727,7 +709,7 @@ def account(
     name: str,
     problem: Problem,
     privacy: Privacy,
-    options: Any,
+    kappa: Kappa | None,
     sampling: Sampling,
     *,
     test: Test,
@@ -739,13 +721,13 @@ def account(
 ) -> SubsampledLottery | Series | Clipped:
     """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
 
-    `options` name the aggregate and κ. Its test forgives that the average count misses the cohort by `forgiven`. Raises
-    UnsoundCombination without a proof, Infeasible.
+    Its test forgives that the average count misses the cohort by `forgiven`. Raises UnsoundCombination without a proof,
+    Infeasible.
     """
-    theorem_for(test, aggregate_of(options), sampling, kappa=options.kappa or 2)
+    theorem_for(test, sampling)
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    epsilon, delta, kappa = privacy.epsilon, math.nextafter(left, -1.0), options.kappa
+    epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
     if test == "none":
         coins = sampling == "poisson"
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
@@ -753,25 +735,19 @@ def account(
     if test == "above-threshold":
         series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
         return forgiving_series(series, forgiven)
-    kind = options.aggregate
     return subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=kind, forgiven=forgiven
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, forgiven=forgiven
     )
 
 
 def forgiving_series(plan: Series, forgiven: int) -> Series:
     """Return the same threshold noise, on a core lower by `forgiven`."""
-    mean = _lowered(plan.mean, forgiven)
-    grown = plan.noise_multiplier * mean.sensitivity / plan.mean.sensitivity * (1 + 1e-12)
-    return replace(plan, mean=mean, noise_multiplier=grown)
-
-
-def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
-    lower = mean.core - forgiven
-    found = best_mean(mean.cohort_size, lower, mean.kappa, mean.kind) if lower > 0 else None
+    mean, lower = plan.mean, plan.mean.core - forgiven
+    found = best_mean(mean.cohort_size, lower, mean.kappa) if lower > 0 else None
     if found is None:
         raise Infeasible(NAME, f"{forgiven} of {mean.cohort_size} answers may be far away", "fewer outliers")
-    return found
+    grown = plan.noise_multiplier * found.sensitivity / mean.sensitivity * (1 + 1e-12)
+    return replace(plan, mean=found, noise_multiplier=grown)
 
 
 def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
@@ -792,13 +768,6 @@ def _test(options: AcceleratedERMOptions) -> Test:
     return "none" if options.test == "clip" else options.test
 
 
-def aggregate_of(options: Any) -> Aggregate:
-    """Return the aggregate that the options `test` and `aggregate` name."""
-    if options.test == "clip":
-        return "clipped-mean"
-    return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
-
-
 def _check(inputs: Inputs) -> None:
     """Raise ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
     problem, options = inputs.problem, inputs.options
@@ -808,9 +777,8 @@ def _check(inputs: Inputs) -> None:
     search.require_options(options, "cohort", least=4, above=False)
     search.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
     if options.test == "clip":
-        for name, usual in (("aggregate", "weighted"), ("kappa", None)):
-            if getattr(options, name) != usual:
-                raise ConfigError(f"Expected no algorithm.options.{name} with test='clip', got one: nothing is tested.")
+        if options.kappa is not None:
+            raise ConfigError("Expected no algorithm.options.kappa with test='clip', got one: nothing is tested.")
         if options.radius == "guaranteed":
             raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
     if options.strong_convexity is not None and not options.strongly_convex:
@@ -823,7 +791,7 @@ def _check(inputs: Inputs) -> None:
     sampling: Sampling = "everybody"
     if small or options.schedule == "coins":
         sampling = DRAWN[options.schedule]
-    theorem_for(_test(options), aggregate_of(options), sampling, kappa=options.kappa or 2)
+    theorem_for(_test(options), sampling)
 
 
 INFO = AlgorithmInfo(

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, PlacedGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
@@ -32,8 +31,6 @@ from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
-
-RELEASED, HALTED, PENDING = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,6 @@ class LocalisedState:
     iterate: Vector  # x_t
     running: Vector  # weighted sum of the phase's iterates so far
     tally: float
-    statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
 
 
 class LocalisedSGD(InPhases[ContractingPhases]):
@@ -118,7 +114,7 @@ class LocalisedSGD(InPhases[ContractingPhases]):
     def init(self) -> LocalisedState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return LocalisedState(0, zero, zero, zero, 0.0, np.full(len(self.phases), PENDING, np.int64))
+        return LocalisedState(0, zero, zero, zero, 0.0)
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
         """Return what is asked about the current iterate."""
@@ -148,16 +144,7 @@ class LocalisedSGD(InPhases[ContractingPhases]):
             return Update(moved, (), public, estimate.diagnostics)
         passed = self.rule.passes(moved.tally, noise, index)
         released = self._release(moved.running, phase, noise, index) if passed else state.released
-        statuses = state.statuses.copy()
-        statuses[index] = RELEASED if passed else HALTED
-        ended = LocalisedState(
-            round=moved.round,
-            released=released,
-            iterate=released,
-            running=np.zeros_like(released),
-            tally=0.0,
-            statuses=statuses,
-        )
+        ended = LocalisedState(moved.round, released, released, np.zeros_like(released), 0.0)
         return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
 
     def model(self, state: LocalisedState) -> Vector:

@@ -25,7 +25,7 @@ from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.norm_counts import SHARES
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
-from quoron_privacy.prefix.noise import PrefixNoise, factorise
+from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import MOST_STATE, Vector
 from quoron_server.algorithms import search
@@ -459,7 +459,7 @@ def _clips(
 def _kernel(inputs: _Inputs, rounds: int) -> NDArray[np.float64]:
     """What a unit of seed noise adds to later sums, per round of lag; for a single epoch near enough for ranking."""
     factorisation, epochs = inputs.factorisation(rounds), inputs.epochs
-    if inputs.gradients == "independent" or factorisation == "independent":
+    if inputs.gradients == "independent":
         return np.ones(rounds)
     if epochs > 1:  # B is Toeplitz, and nowhere negative
         rows = factorise(factorisation, rounds, inputs.batches(rounds)).row_norms
@@ -511,7 +511,7 @@ def _check(inputs: _Inputs) -> None:
         if not 1 <= options.epochs <= (options.rounds or options.epochs):
             raise ConfigError(f"Expected options.epochs from 1 to rounds={options.rounds}, got {options.epochs}.")
         options.made(options.inverse_step, "inverse_step")
-    if options.factorisation not in (None, "blt", "sqrt-toeplitz", "banded", "tree", "independent"):
+    if options.factorisation not in (None, *FACTORISATIONS):
         raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")
 
 

@@ -14,7 +14,7 @@ from scipy.special import chdtrc, chdtri
 
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust.combinations import Test, theorem_for
+from quoron_privacy.robust.combinations import Test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import search
@@ -22,7 +22,6 @@ from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import (
     FARTHER,
     account,
-    aggregate_of,
     forgiven,
     lottery_noise,
     removing,
@@ -64,7 +63,6 @@ class OutlierGDOptions:
     rounds: int | None = None
     step_size: float | None = None
     test: Literal["auto", "above-threshold", "lottery"] = "auto"
-    aggregate: Literal["weighted", "random"] = "weighted"  # random: with the lottery only
     kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
@@ -98,7 +96,6 @@ def verify(plan: RunPlan) -> None:
     """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
     p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean
-    theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
     search.require_of(
         NAME,
         p,
@@ -107,7 +104,7 @@ def verify(plan: RunPlan) -> None:
         ("step_size > 0", p.step_size > 0),
         (f"radius in {RADII}", RADII[0] < p.radius < RADII[1]),
         ("an account of this cohort", mean.cohort_size == p.cohort_size),
-        ("the aggregate named", (mean.kind == "weighted") == (p.aggregate == "weighted-mean")),
+        ("one of its tests", p.test in TESTS),
         ("the test named", isinstance(p.accounting, SubsampledLottery) == (p.test == "lottery")),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
@@ -142,20 +139,18 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
     Of those about as good the one that forgives most comes first, in fewest rounds.
     """
     problem, privacy, options, rounds = inputs.problem, inputs.privacy, inputs.options, inputs.rounds(ROUNDS)
-    kappa = removing(options.kappa, options.aggregate, problem.beliefs.hostile_share)
+    kappa = removing(options.kappa, problem.beliefs.hostile_share)
     cohort = min(problem.users, LARGEST_COHORT)
     if cohort < 4:
         return
     target = privacy.epsilon, privacy.delta
     sizes, totals = np.full(len(rounds), cohort), np.array(rounds)
     for test in TESTS if options.test == "auto" else (options.test,):
-        if options.aggregate == "random" and test != "lottery":
-            continue
         for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
             lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
             if test == "lottery":
                 ones = [1.0] * len(rounds)
-                noise = lottery_noise(*target, sizes, ones, rounds, kappa, options.aggregate, lost)
+                noise = lottery_noise(*target, sizes, ones, rounds, kappa, lost)
             else:
                 noise = threshold_noise(*target, sizes, totals, totals, kappa, lost)
             fit = np.isfinite(noise)
@@ -182,13 +177,12 @@ def _best(
 def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
     problem, options, tested = inputs.problem, inputs.options, found.of
-    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     cohort, rounds = min(problem.users, LARGEST_COHORT), tested.phase.rounds
     accounting = account(
         NAME,
         problem,
         inputs.privacy,
-        options,
+        removing(options.kappa, problem.beliefs.hostile_share),
         "everybody",
         test=tested.test,
         users=cohort,
@@ -200,7 +194,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
     assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
         test=tested.test,
-        aggregate=aggregate_of(options),
         cohort_size=cohort,
         rounds=rounds,
         step_size=tested.phase.step_size,
@@ -218,14 +211,13 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
 
 
 def _check(inputs: Inputs) -> None:
-    """Raise ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
+    """Raise ConfigError for options that cannot be."""
     options = inputs.options
     search.require_options(options, "rounds", "suffix", least=1, above=False)
     search.require_options(options, "step_size", "radius")
     search.require_options(options, "smoothing", above=False)
     search.require_rough(inputs.problem, options.smoothing)
-    if options.test != "auto":
-        theorem_for(options.test, aggregate_of(options), "everybody", kappa=options.kappa or 2)
+    search.require_choice(options, test=("auto", *TESTS))
 
 
 INFO = AlgorithmInfo(

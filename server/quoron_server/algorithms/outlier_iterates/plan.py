@@ -14,8 +14,8 @@ How far two chains lie apart: docs/privacy/outlier-iterates.md#o7.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Literal
+from functools import lru_cache, partial
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,10 @@ from scipy.special import chdtri
 
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.combinations import Aggregate, theorem_for
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust import lottery, robust_mean
+from quoron_privacy.robust.lottery import OneShot, verify_one_shot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
-from quoron_privacy.robust.robust_mean import Target, Test, certify, release_scale, verify_scale
+from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase
@@ -41,7 +40,7 @@ from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
 _Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
-_Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
+_Answer = TypeVar("_Answer")
 
 BEND = 0.5  # the share of its size by which curvature changes over a unit of prediction: a third for logistic at norm 3
 
@@ -57,7 +56,6 @@ NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
 STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
 FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
 
-_KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
 
@@ -182,8 +180,6 @@ class OutlierIterateOptions:
     cohort_size: int | None = None  # C: chains side by side
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
-    test: Test = "lottery"
-    aggregate: Literal["weighted", "random"] = "weighted"
     kappa: Literal["auto", 1, 2] = "auto"
     radius: Literal["usual", "guaranteed"] = "usual"
     radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
@@ -231,32 +227,34 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
         if self.options.kappa != "auto":
             return self.options.kappa
-        if self.options.aggregate == "random":
-            return 2
         return 1 if self.lost > 0 else None
 
-    @property
-    def target(self) -> Target:
-        """What releases are for. A user is in one phase; the others' noise has the same law in both worlds."""
+    def asked(self, of: Callable[..., _Answer]) -> Callable[[int, float], _Answer]:
+        """What `of` answers of the release of a phase of so many chains of so many users.
+
+        A user is in one phase; the others' noise has the same law in both worlds.
+        """
         left = search.left_of_delta(NAME, self.privacy, gaussians=self.problem.dimension, laplaces=1)
-        kept = math.nextafter(left, -1.0)
-        return Target(self.privacy.epsilon, kept, self.options.test, self.options.aggregate, self.kappa)
+        ask = partial(of, self.privacy.epsilon, math.nextafter(left, -1.0), kappa=self.kappa)
+        return lambda chains, users: ask(chains, forgiven=forgiven(chains, _lost(users, self.lost)))
+
+    @property
+    def least(self) -> int:
+        """C_min: the least number of chains with a release when chains are lost as often as users, however noisy."""
+        noise = self.asked(lottery.estimate)
+        return robust_mean.smallest(lambda chains: noise(chains, 1)) or _BEYOND
 
 
 def _check(inputs: _Inputs) -> None:
-    """UnsoundCombination for a test and an aggregate without a proof, ConfigError for what nobody can tolerate."""
-    aggregate = _KINDS[inputs.options.aggregate]
-    theorem_for(inputs.options.test, aggregate, "one-release", kappa=inputs.kappa or 2)
+    """Raise ConfigError for what nobody can tolerate."""
     if not inputs.lost < 0.5:
         raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {inputs.lost:g}.")
 
 
 def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
-    problem, target, lost = inputs.problem, inputs.target, inputs.lost
+    problem, release_of = inputs.problem, inputs.asked(partial(robust_mean.release, name=NAME))
     chains, drafts = found.of.chains, found.of.stages
-    built = [
-        robust_mean.release(target, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts
-    ]
+    built = [release_of(chains, float(stage.users)) for stage in drafts]
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
@@ -295,13 +293,9 @@ def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
     mean = phase.release.mean
     if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
         raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
-    theorem_for(
-        "lottery" if isinstance(phase.release, OneShot) else "laplace",
-        "weighted-mean" if mean.kind == "weighted" else "random-inclusion",
-        "one-release",
-        kappa=mean.kappa,
-    )
-    certify(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
+    if not isinstance(phase.release, OneShot):
+        raise VerificationError(f"Expected a lottery, got {phase.release}.")
+    verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
     verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 
@@ -310,21 +304,21 @@ def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:
 
     Risk grows with noise: what would be too bad with less than any release can do with is not asked for its noise.
     """
-    problem, options, least = inputs.problem, inputs.options, smallest(inputs.target, inputs.lost)
-    sizes = [(chains, counts) for n, chains in _sizes(problem, options, least) for counts in _splits(n, options)]
-    bounds = _predicted(inputs, sizes, robust_mean.least_noise)
+    problem, options = inputs.problem, inputs.options
+    sizes = [(chains, counts) for n, chains in _sizes(problem, options, inputs.least) for counts in _splits(n, options)]
+    bounds = _predicted(inputs, sizes, lottery.least_noise)
     first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
-    most = NEAR * min((size.risk for size in _predicted(inputs, first, robust_mean.noise).values()), default=math.inf)
-    return _predicted(inputs, [size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
+    most = NEAR * min((size.risk for size in _predicted(inputs, first, lottery.estimate).values()), default=math.inf)
+    return _predicted(inputs, [size for size in bounds if bounds[size].risk <= most], lottery.estimate).values()
 
 
-def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: _Noise) -> dict[_Size, Candidate[_Tried]]:
+def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: Callable[..., float]) -> dict[_Size, Candidate[_Tried]]:
     """Return what these sizes leave at best, without those that allow no release."""
-    problem, target, options, lost = inputs.problem, inputs.target, inputs.options, inputs.lost
+    problem, options, lost, noise_of = inputs.problem, inputs.options, inputs.lost, inputs.asked(of)
     found: dict[_Size, Candidate[_Tried]] = {}
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for chains, counts in sizes:
-        noise = [of(target, chains, _score(chains, users, lost)) for users in counts]
+        noise = [noise_of(chains, users) for users in counts]
         if math.inf not in noise:
             splits.setdefault(len(counts), []).append((chains, counts, noise))
     for number, tried in splits.items():
@@ -342,7 +336,7 @@ def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: _Noise) -> dict[_Siz
                     noise_multiplier=_column([noise[index] for _, _, noise in tried]),
                     chains=_column([honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
                     lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
-                    reach=float(target.kappa or 2),
+                    reach=float(inputs.kappa or 2),
                 )
             )
         worst = np.asarray(_course(problem, stages, options).worst)
@@ -411,10 +405,6 @@ def _lost(users: float, lost: float) -> float:
     return float(1 - (1 - lost) ** users)
 
 
-def _score(chains: int, users: float, lost: float) -> int:
-    return expected_score(chains, _lost(users, lost))
-
-
 def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOptions) -> Course:
     def radius(stage: Stage, deviation: Number) -> Number:
         if options.radius == "guaranteed":
@@ -435,7 +425,7 @@ def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
 
 def _missing(inputs: _Inputs) -> Infeasible:
     problem, options, lost = inputs.problem, inputs.options, inputs.lost
-    least = smallest(inputs.target, lost)
+    least = inputs.least
     if options.cohort_size and options.cohort_size < least:
         return Infeasible(
             NAME,
@@ -470,18 +460,13 @@ def honest_chains(chains: int, lost: float) -> int:
     return chains - math.ceil(chains * lost + 3 * math.sqrt(chains * lost * (1 - lost)))
 
 
-def expected_score(chains: int, lost: float) -> int:
-    """S that a phase reaches when chains are lost with this chance and STRAYING of the honest pairs are not close."""
-    return math.floor((1 - STRAYING) * max(0, honest_chains(chains, lost)) ** 2)
+def forgiven(chains: int, lost: float) -> int:
+    """By how much the average count misses `chains` in a phase whose chains are lost with this chance, rounded up.
 
-
-@lru_cache(maxsize=256)
-def smallest(target: Target, lost: float) -> int:
-    """C_min: the least number of chains with a release when chains are lost with this chance, however noisy.
-
-    The release itself, lowered to that score and certified, is `quoron_privacy.robust.robust_mean`.
+    STRAYING of the pairs of honest chains are not close.
     """
-    return robust_mean.smallest(target, lambda chains: expected_score(chains, lost)) or _BEYOND
+    score = math.floor((1 - STRAYING) * max(0, honest_chains(chains, lost)) ** 2)
+    return -(-(chains**2 - score) // chains)
 
 
 INFO = AlgorithmInfo(

@@ -17,20 +17,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, certified_epsilon
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
 from quoron_privacy.robust.robust_mean import verify_scale
-from quoron_server.algorithm import InPhases, Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -188,76 +185,27 @@ def _void(problem: Problem, privacy: Privacy, options: PrintedIterateOptions, ch
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrintedIterateState:
-    """Everything between two rounds."""
-
-    round: int
-    released: Vector  # x_{i-1}; 0 once it has halted
-    iterates: NDArray[np.float64]  # (C, d), where each chain stands
-    averages: NDArray[np.float64]  # (C, d), x̃_{i,j} so far
-    whole: Chains  # chains that nobody has broken in this phase
-    halted: bool
-
-
-class PrintedIterates(InPhases[PrintedIterateParameters]):
-    """Algorithm 1, line by line."""
+class PrintedIterates(ChainSGD[PrintedIterateParameters]):
+    """Algorithm 1, line by line: lines 3 to 9 and 23 are those of `ChainSGD`, 10 to 22 are here."""
 
     kind = PrintedIterateParameters
+    halts = True  # line 19
 
-    def init(self) -> PrintedIterateState:
-        """x_0 = 0, and the chains of the first phase."""
-        return self._phase(0, np.zeros(self.plan.problem.dimension), halted=False)
-
-    def request(self, state: PrintedIterateState, noise: NoiseSource) -> Question | None:
-        """Lines 5 to 9: fresh users, the next one of each chain, take their steps of one-pass projected SGD."""
-        del noise
-        if state.halted or state.round == self._ends[-1]:
-            return None
-        chains, problem = self.parameters.cohort_size, self.plan.problem
-        cohort = partition(seed=self.plan.seed, users=problem.users)[state.round * chains :][:chains]
-        step_size = self.parameters.phases[self.phase_index(state.round)].step_size
-        return Question(state.round, cohort, LocalSGD(state.iterates, step_size, problem.domain))
-
-    def update(self, state: PrintedIterateState, answers: Answers, noise: NoiseSource) -> Update[PrintedIterateState]:
-        """Line 8 for one user of every chain; lines 10 to 22 after the last one."""
-        i = self.phase_index(state.round)
-        phase = self.parameters.phases[i]
-        iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
-        averages = state.averages + means / phase.users
-        state = PrintedIterateState(state.round + 1, state.released, iterates, averages, whole, halted=False)
-        if state.round < self._ends[i]:
-            return Update(state, (), {"phase": i}, {"broken_chains": int(np.sum(~whole))})
-        mean, test = phase.release.mean, phase.release.test
-        seen = mean.observe(averages, whole, radius=phase.radius, reference=state.released)  # line 10, and 14's h_ij
-        passed = test.decide(seen.score, noise.stream("test", i))  # line 11
+    def released(
+        self, state: ChainState, phase: ChainPhase, noise: NoiseSource, index: int
+    ) -> tuple[bool, Vector, dict[str, float]]:
+        """Lines 10 to 22; nothing is projected."""
+        mean, test, averages, at = phase.release.mean, phase.release.test, state.averages, state.released
+        seen = mean.observe(averages, state.whole, radius=phase.radius, reference=at)  # line 10, and 14's h_ij
+        passed = test.decide(seen.score, noise.stream("test", index))  # line 11
         if passed:
-            chosen = mean.include(seen.weights, noise.stream("inclusion", i))  # lines 12 to 16: S_i
-            shift = mean.aggregate(averages, chosen, radius=phase.radius, reference=state.released)  # line 21
-            after = state.released + phase.noise.release(shift, noise.stream("release", i))  # line 22: not projected
+            chosen = mean.include(seen.weights, noise.stream("inclusion", index))  # lines 12 to 16: S_i
+            shift = mean.aggregate(averages, chosen, radius=phase.radius, reference=at)  # line 21
+            after = at + phase.noise.release(shift, noise.stream("release", index))  # line 22
         else:
-            chosen, after = np.zeros_like(seen.weights), np.zeros_like(state.released)  # line 19: halt, output 0
-        private = {
-            "broken_chains": int(np.sum(~whole)),
-            "removed_chains": int(np.sum(chosen == 0)),
-            "score": seen.score / mean.cohort_size**2,
-        }
-        ended = self._phase(state.round, after, halted=not passed)
-        return Update(ended, (phase.entry(i),), {"phase": i, "halted": not passed}, private)
-
-    def model(self, state: PrintedIterateState) -> Vector:
-        """Line 24: x_l. Line 19: 0."""
-        return state.released
-
-    def iterate(self, state: PrintedIterateState) -> Vector:
-        """Return the mean of the chains."""
-        mean: Vector = state.iterates.mean(axis=0)
-        return mean
-
-    def _phase(self, round_: int, start: Vector, *, halted: bool) -> PrintedIterateState:
-        chains = self.parameters.cohort_size
-        starts = np.tile(start, (chains, 1))
-        return PrintedIterateState(round_, start, starts, np.zeros_like(starts), np.ones(chains, np.bool_), halted)
+            chosen, after = np.zeros_like(seen.weights), np.zeros_like(at)  # line 19: halt, output 0
+        private = {"removed_chains": int(np.sum(chosen == 0)), "score": seen.score / mean.cohort_size**2}
+        return passed, after, private
 
 
 PRINTED = Printed(
