@@ -250,7 +250,7 @@ def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tup
             batch, nobodys = batch.filter(somebodys), True
         gathering.add(batch)
     gathered = gathering.end()
-    unusable = int(np.count_nonzero(gathered.marks[:, 0] & 1))
+    unusable = int(np.count_nonzero(~gathered.block.kept))
     said = [f"{unusable:,} rows that cannot be used"] if unusable else []
     said += ["rows of nobody"] if nobodys else []
     notice = f"Expected rows that can be used, got {' and '.join(said)}. They are left out." if said else None
