@@ -1,6 +1,6 @@
 """A ClientApp whose answers say nothing but what was asked: no exception text, one version, the same replies for all.
 
-    app = make_app(hello, answer, ended)
+    app = make_app(answer, announced=announced, ended=ended)
 
 Flower sends the text of a client's exception to the server word for word. So all code that runs on the data runs inside
 `guarded`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
@@ -31,7 +31,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -155,24 +155,15 @@ Respond = Callable[[Values, Context], RecordDict]
 _PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
-class Holder(Protocol):
-    """The holder of the items behind a node."""
-
-    def answer(self, values: Values, context: Context) -> RecordDict:
-        """Return the reply to a question."""
-
-    def ended(self, values: Values, context: Context) -> None:
-        """A run has ended."""
-
-
 def make_app(
-    holder: Holder,
+    answer: Respond,
     refuses: Callable[[Context], str | None] = lambda context: None,
     people: Callable[[Context], int] = lambda context: 1,
     announced: Respond | None = None,
+    ended: Respond = lambda values, context: record(),
 ) -> ClientApp:
-    """The ClientApp of a holder of so many `people`: `query.hello`, a query for each task, and `query.ended`; and where
-    nodes agree to runs `query.announced`.
+    """The ClientApp of a node with items of so many `people`: `query.hello`, a query for each task, whose reply
+    `answer` makes, and `query.ended`; and where nodes agree to runs `query.announced`.
 
     On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
@@ -189,8 +180,8 @@ def make_app(
     if announced is not None:
         app.query(ANNOUNCED)(guarded(fit(announced)))
     for action in TASKS:
-        app.query(action)(guarded(fit(holder.answer)))
-    app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))
+        app.query(action)(guarded(fit(answer)))
+    app.query(ENDED)(guarded(fit(ended)))
     return app
 
 
@@ -229,8 +220,3 @@ def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
     place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
     several = {"people": people} if people > 1 else {}
     return record(version=VERSION, **back, **several, **{key: int(each) for key, each in place.items()})
-
-
-def _done(holder: Holder, values: Values, context: Context) -> RecordDict:
-    holder.ended(values, context)
-    return record()
