@@ -132,11 +132,6 @@ class Kind(ABC):
         return False
 
     @property
-    def is_stored(self) -> bool:
-        """Whether its numbers are those of the column as it is stored."""
-        return False
-
-    @property
     def is_open(self) -> bool:
         """Whether its public values are still to be found in the data. For simulation only."""
         return False
@@ -474,11 +469,6 @@ class Numeric(Kind):
     @property
     def is_number(self) -> bool:
         """Unless there are edges."""
-        return not self.edges
-
-    @property
-    def is_stored(self) -> bool:
-        """As `is_number`."""
         return not self.edges
 
     @property

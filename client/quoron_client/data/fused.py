@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 from quoron_client.data import columns
 from quoron_client.data.columns import NO_ROWS
 from quoron_client.data.encoding import Classes, ClassWeights, Comparison, Encoding, Owners, Positive, Range, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
@@ -630,7 +631,7 @@ class _Shape:
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
     """Return where and how the numbers of a feature are (see `numbers`), and what keeps them there."""
-    if feature.is_stored:
+    if isinstance(feature, Numeric):
         (values,) = table.column(feature.column).chunks
         if (kind := str(values.type)) in STORED and all(values.buffers()[not values.null_count :]):
             valid, data = values.buffers()

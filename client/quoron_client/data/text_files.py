@@ -63,30 +63,22 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, files
-from quoron_client.data.formats import Dialect, check_text, name_of
+from quoron_client.data.formats import Dialect, check_text
 from quoron_privacy.errors import DataError
 
 Read = Callable[[int], bytes]  # about so many bytes, b"" at the end
 
 
 @dataclass(frozen=True, slots=True)
-class TextFile:
-    """A file, as it was when it was found."""
+class TextFile(files.WholeFile):
+    """A file of text."""
 
-    source: str
-    size: int
-    modified: int
     zipped: bool
 
     @classmethod
     def found(cls, source: str, *, zipped: bool) -> "TextFile":
         """Raise DataError where there is none."""
-        return cls(source, *files.state(source), zipped)
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.source)
+        return cls(source, files.state(source), zipped)
 
     @contextmanager
     def reading(self, dialect: Dialect) -> Iterator[Read]:
@@ -104,11 +96,6 @@ class TextFile:
         except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
             self.check()  # a file that has changed is the first thing to say
             raise files.unreadable(self.name, error) from None
-
-    def check(self) -> None:
-        """Raise DataError if it has changed since it was found."""
-        if files.state(self.source) != (self.size, self.modified):
-            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
 
 
 def _with_first(first: bytes, read: Read) -> Read:

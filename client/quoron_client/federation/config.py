@@ -149,16 +149,18 @@ class ClientConfig(Owner):
             )
 
 
-def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
-    """Raise ConfigError for plain text to a host:port that is not on this machine."""
-    if not insecure or anywhere:
-        return
+def is_loopback(address: str) -> bool:
+    """Return whether host:port is reachable from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+        return host == "localhost"
+
+
+def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
+    """Raise ConfigError for plain text to a host:port that is not on this machine."""
+    if insecure and not anywhere and not is_loopback(address):
         raise ConfigError(
             f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
             "admin certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."

@@ -20,14 +20,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class _Part(BaseModel):
-    """Unknown keys are left alone: a later coordinator may say more."""
+class Promised(BaseModel):
+    """What is announced of every run, whatever is computed on anybody's items.
+
+    Unknown keys are left alone: a later coordinator may say more.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True)
-
-
-class Promised(_Part):
-    """What is announced of every run, whatever is computed on anybody's items."""
 
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str

@@ -209,7 +209,7 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "At
         known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
         store.registry.seen(user for user in known.values() if user is not None)
-        found = store.registry.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
+        found = store.registry.standing(group)["active"] + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.handshakes.require_node(late=True)  # nodes that were enrolled earlier may have another app now
             break

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
@@ -206,7 +206,7 @@ class Metrics(ServerMetrics[Stored]):
             if account is not None:
                 left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
             groups[name] = sum(charge.epsilon for charge in charges), left
-        users = {name: asdict(self._registry.standing(name)) for name in sorted({*groups, EVERYONE})}
+        users = {name: self._registry.standing(name) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
     def _of_store(self, stored: Stored | None) -> Iterator[Metric]:
