@@ -23,7 +23,7 @@ from federation.crowd import (
     specification,
 )
 from quoron.federation.control import words
-from quoron_client.federation import ClientState, read_terms, session, work
+from quoron_client.federation import ClientState, Terms, session, work
 from quoron_client.federation.config import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
@@ -377,7 +377,7 @@ def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
 @pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"trust_model": "local"}])
 def test_terms_that_cannot_be_kept_are_no_terms(changes):
     with pytest.raises(WireError, match="public participation"):
-        read_terms("r", terms(**(PUBLIC | changes)))
+        Terms.read("r", terms(**(PUBLIC | changes)))
 
 
 def test_the_audit_of_times_catches_a_client_that_answers_as_soon_as_it_is_done(data, monkeypatch):

@@ -35,7 +35,6 @@ from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import by_client, draw, homes, packed, seed_of
-from quoron_server.storage import registry as module
 from quoron_server.storage.backup import back_up, read, restore
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger

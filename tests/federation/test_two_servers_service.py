@@ -22,7 +22,7 @@ from federation.two_servers import USERS, clients, enrol, helped, helper, hurrie
 from federation.wires import Wires
 from quoron_client.federation import ClientConfig, work
 from quoron_client.federation.client_state import ClientState
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
 from quoron_client.protocol.masked import Pinned
@@ -509,7 +509,7 @@ class TestAnswer:
         made = ring.mask
         monkeypatch.setattr(ring, "mask", lambda seed, k: masks.append(seed) or made(seed, k))
         message = scene.announcement()
-        agreed = Pinned(SIGNING.public_key(), ME).agree(message, read_terms("trial", message.description))
+        agreed = Pinned(SIGNING.public_key(), ME).agree(message, Terms.read("trial", message.description))
         question, _ = scene.question()
         rows, body = agreed.rows(0, question), wire.body_digest(question)
         name = wire.question_name(question)

@@ -348,6 +348,7 @@ class DateNumber(_Dated):
     since: str = ""  # the day that days are counted from, "2007-01-01"
     format: str = "iso"  # as of a `DatePart`
     zone: str = ""
+    is_number: ClassVar[bool] = True
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -373,11 +374,6 @@ class DateNumber(_Dated):
     def names(self) -> tuple[str, ...]:
         """The name of the column it becomes."""
         return (self.title,)
-
-    @property
-    def is_number(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def misfit(self) -> Misfit:

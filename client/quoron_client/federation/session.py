@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.client_state import ClientState, StoreClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.terms import read_promised
+from quoron_client.federation.terms import Promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
@@ -352,7 +352,7 @@ def _is_timely(message: federation.ServerMessage) -> bool:
     """Return whether a message announces a run with public participation: only values may depend on items."""
     if message.WhichOneof("kind") == "run":
         with suppress(WireError):  # which is raised when the message is handled
-            return read_promised(message.run.run, message.run.description).timely
+            return Promised.read(message.run.run, message.run.description).timely
     return False
 
 

@@ -45,7 +45,7 @@ from quoron_client.federation import own_table
 from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask, welcomed
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
+from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
@@ -171,7 +171,7 @@ class Worker:
     def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
         """Make the user's part in a run; return why it takes no part, or None."""
         try:
-            terms = read_terms(message.run, message.description)
+            terms = Terms.read(message.run, message.description)
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
