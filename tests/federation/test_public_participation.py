@@ -29,7 +29,7 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.service.running import Gathering, RunStopped
+from quoron_server.service.running import Running, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
@@ -169,12 +169,12 @@ async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private participation reads its file is a function of the file."""
     session = Sessions().open("trial", "{}", np.arange(3))
-    gathering = Gathering(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), session)
-    waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
+    run: Any = Running(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None, None, None)
+    waiting = asyncio.create_task(run.gather(session, asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}
-    assert gathering.willing == 0
-    gathering.stop()
+    assert run.willing == 0
+    run.stop()
     with pytest.raises(RunStopped):
         await waiting
 

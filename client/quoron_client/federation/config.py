@@ -3,14 +3,13 @@
 What the owner of a user's data decides, whichever way questions come: which file, and how much may be said of it.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
 
 from quoron_client.data.formats import Dialect
-from quoron_client.protocol import MOST_PEOPLE
+from quoron_client.protocol import MOST_PEOPLE, is_loopback
 from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
@@ -147,15 +146,6 @@ class ClientConfig(Owner):
             raise ConfigError(
                 f"Expected a client_name of letters, digits and . _ @ - only, got {self.client_name[:200]!r}."
             )
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether host:port is reachable from this machine only."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:

@@ -37,7 +37,6 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from quoron_client.federation.config import TWO_SERVERS
 from quoron_client.protocol.masked import DIGEST, signature_of, split_digests
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import rows, seals
@@ -266,8 +265,8 @@ class Helped:
         """Return the units that follow from the plan that this second server has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
-        if plan.guarantee.trust_model != TWO_SERVERS:
-            raise Refused(f"Expected a plan of trust model {TWO_SERVERS}, got {plan.guarantee.trust_model}.")
+        if plan.guarantee.trust_model != "two-servers":
+            raise Refused(f"Expected a plan of trust model two-servers, got {plan.guarantee.trust_model}.")
         require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         if specification.early_ends:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")

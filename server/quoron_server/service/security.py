@@ -19,7 +19,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from quoron_client.federation.config import is_loopback
+from quoron_client.protocol import is_loopback
 from quoron_client.protocol.identity import days_left, ending
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
