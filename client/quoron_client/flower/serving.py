@@ -3,7 +3,7 @@
     app = make_app(answer, announced=announced, ended=ended)
 
 Flower sends the text of a client's exception to the server word for word. So all code that runs on the data runs inside
-`guarded`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
+`silent`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
 
 What the owner of a node decides, by the SuperNode's `--node-config` or the environment of its ClientApps.
 
@@ -168,49 +168,41 @@ def make_app(
     On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
 
-    def fit(respond: Respond) -> Respond:
-        def either(values: Values, context: Context) -> RecordDict:
-            why = refuses(context)
-            return respond(values, context) if why is None else record(refused=why)
+    def action(respond: Respond) -> Callable[[Message, Context], Message]:
+        def reply(message: Message, context: Context) -> Message:
+            def either(values: Values) -> RecordDict:
+                why = refuses(context)
+                return respond(values, context) if why is None else record(refused=why)
 
-        return either
+            return silent(message, either)
+
+        return reply
 
     app = ClientApp()
-    app.query(HELLO)(guarded(fit(lambda values, context: hello(values, context, people(context)))))
+    app.query(HELLO)(action(lambda values, context: hello(values, context, people(context))))
     if announced is not None:
-        app.query(ANNOUNCED)(guarded(fit(announced)))
-    for action in TASKS:
-        app.query(action)(guarded(fit(answer)))
-    app.query(ENDED)(guarded(fit(ended)))
+        app.query(ANNOUNCED)(action(announced))
+    for task in TASKS:
+        app.query(task)(action(answer))
+    app.query(ENDED)(action(ended))
     return app
 
 
-def guarded(respond: Respond) -> Callable[[Message, Context], Message]:
-    """`respond` as an action of a ClientApp: for messages of this version only, and silent about what goes wrong."""
-
-    def action(message: Message, context: Context) -> Message:
-        return silent(message, lambda values: respond(values, context))
-
-    return action
-
-
 def silent(message: Message, respond: Callable[[Values], RecordDict]) -> Message:
-    """Return the reply to a message of this version; of whatever goes wrong it says nothing but that."""
-    return Message(_reply(message, respond), reply_to=message)
-
-
-def _reply(message: Message, respond: Callable[[Values], RecordDict]) -> RecordDict:
+    """Return the reply to a message of this version alone; of whatever goes wrong it says nothing but that."""
     try:
         values = values_of(message.content)
         theirs = values.get("version")
-        if theirs != VERSION:
+        if theirs == VERSION:
+            content = respond(values)
+        else:
             _LOG.warning("Expected messages of quoron %s, got %r.", VERSION, theirs)
-            return record(refused=OTHER_VERSION, version=VERSION)
-        return respond(values)
+            content = record(refused=OTHER_VERSION, version=VERSION)
     except Exception:
         # Whatever it is, the server must not learn it: it may be a function of the data.
         _LOG.exception("A message could not be answered.")
-        return record(refused=FAILED)
+        content = record(refused=FAILED)
+    return Message(content, reply_to=message)
 
 
 def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
