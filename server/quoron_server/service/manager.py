@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.journal import Feed
 from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
-from quoron_server.service.running import GrpcEngine, Running, RunStopped, Standing
+from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import homes
 from quoron_server.specification import OtherPlan, RunSpecification
@@ -289,11 +289,16 @@ class Manager:
                 return event | {"min_cohort": wanted.min_cohort}
         return None if active is None else active.awaited(self.sessions)
 
-    def standing(self) -> list[Standing]:
-        """Return the public progress of every open run."""
-        running = [run.standing(self.sessions) for run in self._active.values()]
-        left = [Standing(name, "paused", {"run_rounds_done": feed.rounds}) for name, feed in self._paused.items()]
-        return [*running, *(Standing(name, "waiting", {"run_rounds_done": 0}) for name in self._waiting), *left]
+    def standing(self) -> dict[str, Mapping[str, float | None]]:
+        """Return the public progress of every open run, by the names of metrics."""
+        running = {name: run.standing(self.sessions) for name, run in self._active.items()}
+        waiting = {name: {"run_rounds_done": 0} for name in self._waiting}
+        return running | waiting | {name: {"run_rounds_done": feed.rounds} for name, feed in self._paused.items()}
+
+    @property
+    def waiting(self) -> int:
+        """Number of runs that wait for users."""
+        return len(self._waiting)
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored, and report why to its watchers."""

@@ -121,15 +121,6 @@ def _ends(seconds: float) -> dict[str, Any]:
     return {"ends": ends, "left": max(0, math.ceil(seconds))}
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The public progress of an open run; its `figures` by the names of their metrics."""
-
-    run: str
-    state: str  # waiting, running or paused
-    figures: Mapping[str, float | None]
-
-
 @dataclass(slots=True, eq=False)
 class Running(Observer):
     """A run that this coordinator carries out, or will carry out once enough users are enrolled.
@@ -254,12 +245,12 @@ class Running(Observer):
         ends = _ends(session.open.closes - now)
         return {"kind": "awaits", "what": "answers", **figures, **ends, "min_cohort": wanted.min_cohort}
 
-    def standing(self, sessions: Sessions) -> Standing:
-        """Return the progress of a run that is carried out."""
+    def standing(self, sessions: Sessions) -> Mapping[str, float | None]:
+        """Return the public progress of a run that is carried out, by the names of metrics."""
         wanted, session, moved = self.specification, self.session, self.moved
         if session is not None:  # not before clients have had time to reconnect, and a round its time for answers
             moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
-        figures = {
+        return {
             "run_rounds_done": self.feed.rounds,
             "run_rounds_planned": self.plan.cost.rounds,
             "run_round_seconds": (1 + PAUSE) * wanted.seconds,
@@ -268,4 +259,3 @@ class Running(Observer):
             "run_members_connected": None if session is None else session.count(sessions.here(session)),
             "run_min_cohort": wanted.min_cohort,
         }
-        return Standing(self.name, "running", figures)
