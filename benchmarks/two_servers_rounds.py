@@ -18,7 +18,7 @@ from pathlib import Path
 
 from federation import connected, cpu, spawn, specification, vector
 from quoron.federation.control import Control
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_client.protocol.masked import Pinned, read_second_server_key
@@ -45,7 +45,7 @@ async def answering(stub, own, pinned):
     while message := await call.read():
         kind = message.WhichOneof("kind")
         if kind == "run":
-            terms = read_terms(message.run.run, message.run.description)
+            terms = Terms.read(message.run.run, message.run.description)
             masking = pinned.agree(message.run, terms) if message.run.spec else None
             await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
         elif kind == "question":

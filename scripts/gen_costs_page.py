@@ -19,7 +19,8 @@ from quoron.results import size
 from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_server.traffic import CONNECTING, OPEN, UNNAMED, encoded, idle, once, traffic
+from quoron_client.protocol.wire import KEEPALIVE_SECONDS
+from quoron_server.traffic import CONNECTING, HTTP2, OPEN, TLS, UNNAMED, encoded, once, traffic
 
 PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 SOURCE = "few-rounds"
@@ -34,8 +35,8 @@ def messages() -> str:
     for dimension in DIMENSIONS:
         question = Question(ROUND, np.zeros(1, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
         down, up = encoded(question, dimension)
-        moved = traffic(messages=1, down=down, up=up, run=UNNAMED, seconds=OPEN)
-        lines.append([f"{dimension:,}", size(moved.down), size(moved.up)])
+        down, up = traffic(messages=1, down=down, up=up, run=UNNAMED, seconds=OPEN)
+        lines.append([f"{dimension:,}", size(down), size(up)])
     return _table(["columns d", "down", "up"], lines)
 
 
@@ -55,7 +56,7 @@ def methods() -> str:
 def beside() -> str:
     """What is spent once and while nothing happens."""
     down, up = once(run=UNNAMED, description=DESCRIPTION)
-    pings = idle(seconds=3600)
+    pings = 2 * (HTTP2 + 8 + TLS) * (3600 // KEEPALIVE_SECONDS)  # both ends ping, and answer
     lines = [
         ["a connection: TLS handshake, enrolment", *map(size, CONNECTING)],
         [

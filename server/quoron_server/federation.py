@@ -2,7 +2,7 @@
 
     store = RunStore(database)
     store.settle()                                  # at every start
-    store.check(specification, plan)                # before a run is taken on
+    store.submit(specification, plan, front)        # it is taken on
     members = store.begin(specification, plan)      # before its first question, and again after every restart
     model = store.carry_out(specification, plan, engine)
     store.end(run, "complete")
@@ -73,17 +73,10 @@ class RunStore:
         self.database = database
         self.registry, self.population = Registry(database, away_after=away_after), PopulationLedger(database)
 
-    def check(self, specification: Described, plan: RunPlan) -> None:
-        """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
-
-        VerificationError for a plan that does not keep its promise in μ.
-        """
-        self._run(specification, plan).check()
-
     def enter(self, specification: Described, plan: RunPlan, front: Front) -> bool:
         """Take a run on, by the front that brings its questions to users; whether it is complete already.
 
-        Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
+        Raises what `submit` does; RunError for a run that has ended without a model.
         """
         run = specification.run
         self.submit(specification, plan, front, by=front)
@@ -95,10 +88,11 @@ class RunStore:
     def submit(self, specification: Described, plan: RunPlan, front: Front, *, by: str = "") -> bool:
         """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
 
-        Raises what `check` and `Registry.add_run` do.
+        Raises what `Run.check` and `Registry.add_run` do: BudgetExceeded or OtherVersion if the population's ledger
+        would not take the charge of the run now, VerificationError for a plan that does not keep its promise in μ.
         """
         run = specification.run
-        self.check(specification, plan)
+        self._run(specification, plan).check()
         if self.registry.run(run) is None:
             self.population.submit(run, specification.group, plan=digest(plan), by=by)
         return self.registry.add_run(run, specification.as_text(), front)

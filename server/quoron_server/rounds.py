@@ -63,7 +63,9 @@ def opening(due: float, now: float, seconds: float) -> float:
 class Engine(Protocol):
     """Whatever carries a question to users and brings answers back: in process, gRPC, Flower.
 
-    One that waits before it asks has a `last_asked` round, from -1 on: what was spent after that is taken back.
+    One that waits before it asks has a `last_asked` round, from -1 on: what was spent after that is taken back. One
+    that counts what it moves has `measured`, figures of the last round that add up over rounds, by name: functions of
+    who answered, for simulations only.
     """
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -71,14 +73,6 @@ class Engine(Protocol):
 
         Never raises because of what a user sent.
         """
-
-
-@runtime_checkable
-class Measuring(Protocol):
-    """An engine that counts what it moves. Its figures are functions of who answered: for simulations only."""
-
-    def measured(self) -> Mapping[str, float]:
-        """Figures of the last round that add up over rounds, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +239,7 @@ def _carry_out(
     stopped = evaluations is not None and evaluations.enough(evaluated)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent = False  # this round, with the commit of the one before
-    measuring = engine if simulation and isinstance(engine, Measuring) else None  # the check inspects all methods
+    measured = getattr(engine, "measured", None) if simulation else None
     for observer in observers:
         observer.started(algorithm.plan)
     question = None if stopped else algorithm.request(state, noise)
@@ -270,7 +264,7 @@ def _carry_out(
             entries, public["evaluation"] = evaluations.release(algorithm.iterate(state), len(evaluated))
             releases, evaluated = (*releases, *entries), [*evaluated, public["evaluation"]]
             stopped = evaluations.enough(evaluated)
-        figures = measuring.measured() if measuring is not None else {}
+        figures: Mapping[str, float] = {} if measured is None else measured()
         moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
         diagnostics = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
         event = RoundEvent(

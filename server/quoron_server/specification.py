@@ -37,12 +37,10 @@ LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
-
-
-class RunSpecification(_Section):
+class RunSpecification(BaseModel):
     """One run over `problem.users` active users, drawn of their group."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
     run: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     algorithm: str

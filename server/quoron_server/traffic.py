@@ -7,12 +7,11 @@ On the wire is what TCP carries, in both directions, once a run has begun and no
 protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
 records of TLS 1.3 (22 bytes for each 16 KiB). Flow control goes with what is said next: two frames of 13 bytes for a
 question, two for an answer. Headers of TCP and IP are not in it, nor what a connection costs once (`once`) and while
-nothing happens (`idle`). How that was measured: docs/rounds.md.
+nothing happens. How that was measured: docs/rounds.md.
 """
 
 import os
 import tempfile
-from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ SQLITE = "sqlite:///"  # what stands before the path of a database that is a fil
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
-PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
 UNNAMED, OPEN = "n" * 16, 60  # a name for a run that has none yet, and the seconds that its rounds are open
 MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
@@ -90,15 +88,6 @@ def free_disk(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Of one round, over all users asked."""
-
-    messages: int  # questions and answers
-    down: int  # bytes to users: questions
-    up: int  # bytes from users: answers
-
-
 def encoded(question: Question, dimension: int) -> tuple[int, int]:
     """Protobuf bytes of all planned (questions, answers) of a run without a name, from the user in the first slot.
 
@@ -154,13 +143,16 @@ def _outline(value: Any) -> Any:
     return value if names is None else (type(value), *[_outline(getattr(value, name)) for name in names])
 
 
-def traffic(*, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:
-    """On the wire, from the `encoded` (down, up) of `messages` planned users; round open for `seconds`, run named."""
+def traffic(*, messages: int, down: int, up: int, run: str, seconds: int) -> tuple[int, int]:
+    """Return bytes (down, up) of a round on the wire, from the `encoded` (down, up) of `messages` planned users.
+
+    The round is open for `seconds`, and the run has a name.
+    """
     name = _field(len(run.encode()))
     questions = round_bytes(encoded=down, messages=messages, extra=name + _optional(seconds))
     answers = round_bytes(encoded=up, messages=messages, extra=name)
     windows = messages * WINDOWS
-    return Traffic(2 * messages, questions + windows, answers + windows)
+    return questions + windows, answers + windows
 
 
 def once(*, run: str, description: int) -> tuple[int, int]:
@@ -171,11 +163,6 @@ def once(*, run: str, description: int) -> tuple[int, int]:
     name, (down, up) = _field(len(run.encode())), CONNECTING
     announced = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
     return down + round(announced), up + round(_framed(name + 2) + WINDOWS)
-
-
-def idle(*, seconds: float) -> int:
-    """Bytes in each direction, on the wire, of a connection on which nothing is said: both ends ping, and answer."""
-    return 2 * PING * int(seconds / KEEPALIVE)
 
 
 def round_bytes(*, encoded: int, messages: int, extra: int) -> int:

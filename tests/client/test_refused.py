@@ -31,7 +31,7 @@ from quoron_client.data.encoding import (
 )
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric
 from quoron_client.data.formats import Dialect
-from quoron_client.federation import read_terms
+from quoron_client.federation import Terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
 from quoron_client.protocol.questions import PlacedGradient, SecondMoment
 from quoron_client.randomisers import SeededRandomness
@@ -104,10 +104,10 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("buckets for column 'a'", lambda: Hashed("a", 2**20 + 1)),
     ("declarations imply, got 1,048,578", lambda: Encoding((Hashed("a", features.MAX_COLUMNS), Hashed("b", 2)))),
     ("as features, got 2,000,000", lambda: Encoding(tuple(Numeric(f"{name}[0:1000000]", 0, 1) for name in "ab"))),
-    ("got 20,971,520,000", lambda: read_terms("r", terms(columns={"features": [SPAN] * 20_000}))),
+    ("got 20,971,520,000", lambda: Terms.read("r", terms(columns={"features": [SPAN] * 20_000}))),
     (
         "columns",
-        lambda: read_terms("r", terms(columns={"features": [{"column": "x[0:900000000]", "low": 0, "high": 1}]})),
+        lambda: Terms.read("r", terms(columns={"features": [{"column": "x[0:900000000]", "low": 0, "high": 1}]})),
     ),
     ("'maybe'", lambda: ClassWeights.declared(TWO, {"maybe": 2.0})),
     ("one class", lambda: ClassWeights.declared(Signs("ill"), {"1": 2.0, "true": 2.0})),

@@ -136,7 +136,7 @@ def items_of(rules, table, owners, users, most, *, zero_rows):
 def marks_of(rules, table):
     """(rows that can be used (N,), unfit ones (K, N), places of labels (N,)) as `fused` marks them."""
     rules.check(table)
-    bits = np.unpackbits(fused.marks_of(rules, table), axis=1, bitorder="little")
+    bits = np.unpackbits(fused.encoded(rules, table).marks, axis=1, bitorder="little")
     columns_, labels = len(rows_of(rules, table).unfit), len(declared_labels(rules)).bit_length()
     places = bits[:, 1 + columns_ : 1 + columns_ + labels] @ (1 << np.arange(labels)) - 1
     return bits[:, 0] == 0, bits[:, 1 : 1 + columns_].T == 1, places
@@ -330,7 +330,7 @@ def test_batches_of_any_size_become_the_items_of_the_table(given_, cuts, most, z
         gathered = rows.end()
         assert gathered.users == users
         tally = Tally(rules, users)
-        tally.add(gathered.owners, gathered.marks)
+        tally.add(gathered.owners, gathered.block.marks)
         found = gathered.items(users + 2, zero_rows=zero_rows)
     for name in ("features", "labels", "offsets", "weights"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
@@ -377,7 +377,7 @@ def test_of_one_user_with_very_many_rows_few_are_in_memory(monkeypatch):
         rows.add(batch)
     gathered = rows.end()
     assert len(gathered.owners) == 50
-    assert max(taken) <= 2000 * gathered._block.width
+    assert max(taken) <= 2000 * gathered.block.width
 
 
 def test_of_a_user_with_a_long_name_few_rows_wait(monkeypatch):
@@ -451,7 +451,7 @@ def test_usable_rows_and_marks_are_those_that_encoding_keeps(drawn, label, missi
     table = table_of(drawn)
     (usable, _, places), encoded = marks_of(rules, table), fused.encoded(rules, table)
     np.testing.assert_array_equal(usable, encoded.kept)
-    np.testing.assert_array_equal(encoded.marks, fused.marks_of(rules, table))
+    np.testing.assert_array_equal(encoded.marks, fused.encoded(rules, table).marks)
     if label is not None and not isinstance(label, Range):
         assert ((places >= 0) == ~np.isnan(label.of(table))).all()
         assert places.max() < len(declared_labels(rules))
@@ -460,7 +460,7 @@ def test_usable_rows_and_marks_are_those_that_encoding_keeps(drawn, label, missi
 @given(drawn=st.lists(rows, min_size=1, max_size=5), other=rows)
 def test_a_row_is_judged_by_itself(drawn, other):
     rules = Encoding(FITTING, label=Range("y", 0.0, 10.0))
-    alone, among = (fused.marks_of(rules, table_of(each)) for each in (drawn, [*drawn, other]))
+    alone, among = (fused.encoded(rules, table_of(each)).marks for each in (drawn, [*drawn, other]))
     np.testing.assert_array_equal(alone, among[:-1])
 
 
@@ -485,7 +485,7 @@ def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_user
     tally = Tally(rules, 5)
     for part in (slice(0, cut), slice(cut, None)):
         if held[part]:
-            tally.add(owners[part], fused.marks_of(rules, table_of(held[part])))
+            tally.add(owners[part], fused.encoded(rules, table_of(held[part])).marks)
     expected = list(slowly(rules, held, owners, 5))
     for made, place in zip(tally.fitting(everybody=True), range(3), strict=True):
         np.testing.assert_allclose(made, [each[place] for each in expected])

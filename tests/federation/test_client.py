@@ -33,7 +33,7 @@ from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import ClientState, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
 from quoron_client.protocol.questions import AverageGradient, Status, VectorReport
 from quoron_client.randomisers import SystemRandomness
@@ -407,7 +407,7 @@ TERMS = {
 
 
 def described(**changes):
-    return read_terms("r", json.dumps(TERMS | changes))
+    return Terms.read("r", json.dumps(TERMS | changes))
 
 
 def columns(features=None, label="sick", bound=None, **changes):
@@ -569,4 +569,4 @@ class TestWhatIsWrongWithTheValues:
 class TestTerms:
     def test_that_are_enormous_are_refused_before_they_are_read(self):
         with pytest.raises(WireError, match="at most 1,048,576 characters"):
-            read_terms("r", " " * (1 << 21))
+            Terms.read("r", " " * (1 << 21))

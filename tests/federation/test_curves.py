@@ -13,7 +13,7 @@ from federation.silos import clients_of, silo_config
 from quoron import config as configs
 from quoron.data.table import from_table
 from quoron.federation.submission import specify
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_client.losses import make_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import WireError
@@ -105,8 +105,8 @@ def test_clients_and_silos_give_the_bits_of_one_process(
 def test_announced_columns_that_are_not_those_of_the_plan_are_refused(wrong: dict[str, Any], said: str) -> None:
     wanted = specified("logistic")
     description = describe(wanted, make_plan(wanted))
-    assert read_terms("trial", json.dumps(description)).columns == wanted.columns
+    assert Terms.read("trial", json.dumps(description)).columns == wanted.columns
     if "features" in wrong:
         wrong["features"] = [{"column": f"x{j}", "low": 0.0, "high": 1.0} for j in range(400)]
     with pytest.raises(WireError, match=said):
-        read_terms("trial", json.dumps(description | {"columns": {**description["columns"], **wrong}}))
+        Terms.read("trial", json.dumps(description | {"columns": {**description["columns"], **wrong}}))

@@ -63,8 +63,8 @@ class TestAClientThatLeaves:
         for erased in (SECRET, b"summer", b"autumn", b"as announced"):
             assert erased not in stays
         assert not [path for path in home.iterdir() if path.name.startswith(("mine.", "record.sqlite-journal"))]
-        assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.75, 1.1e-6)
-        assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
+        assert (receipt.fields["epsilon"], receipt.fields["delta"]) == (1.75, 1.1e-6)
+        assert (receipt.fields["erased"]["runs"], receipt.fields["erased"]["answers"]) == (2, 2)
         said = r"has left on 20\d\d-\d\d-\d\d: it answers nothing.*ε = 1.75 was spent before"
         with pytest.raises(LedgerError, match=said):
             open_(record)
@@ -116,8 +116,8 @@ class TestAClientThatLeaves:
         receipt = account.leave(home / "record.sqlite", **files)
         assert not (home / "mine/key.pem").exists()
         assert not (home / "mine/certificate.pem").exists()
-        assert receipt.files == (str(home / "mine/key.pem"), str(home / "mine/certificate.pem"))
-        assert first == (receipt.farewell.time,)
+        assert receipt.fields["erased"]["files"] == (str(home / "mine/key.pem"), str(home / "mine/certificate.pem"))
+        assert first == (receipt.fields["left"],)
 
     @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
     def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:
@@ -188,7 +188,8 @@ class TestAUserWhoIsForgotten:
         store.registry.enrol(old, name="ada")
         store.registry.rotate(old, new, "signed by both")
         receipt = forgetting.forget(lambda word, sure: store.forget_user(word, sure=sure), "ada", certificates=folder)
-        assert sorted(receipt.files) == ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
+        files = ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
+        assert sorted(receipt.fields["erased"]["files"]) == files
         assert set(certificates.read_revoked(folder / "revoked.json")) == {old, new}
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
@@ -272,7 +273,7 @@ class TestAUserWhoIsForgotten:
             with pytest.raises(KeyboardInterrupt):
                 forgetting.forget(ask, "ada", certificates=folder)
         receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
-        assert receipt.files == ("ada/key.pem", "ada/certificate.pem")
+        assert receipt.fields["erased"]["files"] == ("ada/key.pem", "ada/certificate.pem")
         assert sorted(path.name for path in folder.iterdir()) == [
             "authority.key",
             "authority.pem",
@@ -281,7 +282,8 @@ class TestAUserWhoIsForgotten:
         ]
         assert list(certificates.read_revoked(folder / "revoked.json").values()) == ["forgotten"]
         again = forgetting.forget(ask, "0", certificates=folder)
-        assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
+        first, second = receipt.fields, again.fields
+        assert second == first | {"erased": first["erased"] | {"files": ()}}
         assert "ada" not in json.dumps(again.as_json())
         assert "User 0 of population everyone was forgotten" in receipt.words()
 

@@ -23,13 +23,13 @@ from federation.crowd import (
     specification,
 )
 from quoron.federation.control import words
-from quoron_client.federation import ClientState, read_terms, session, work
+from quoron_client.federation import ClientState, Terms, session, work
 from quoron_client.federation.config import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.service.running import Gathering, RunStopped
+from quoron_server.service.running import Running, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
@@ -169,12 +169,12 @@ async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private participation reads its file is a function of the file."""
     session = Sessions().open("trial", "{}", np.arange(3))
-    gathering = Gathering(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), session)
-    waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
+    run: Any = Running(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None, None, None)
+    waiting = asyncio.create_task(run.gather(session, asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}
-    assert gathering.willing == 0
-    gathering.stop()
+    assert run.willing == 0
+    run.stop()
     with pytest.raises(RunStopped):
         await waiting
 
@@ -377,7 +377,7 @@ def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
 @pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"trust_model": "local"}])
 def test_terms_that_cannot_be_kept_are_no_terms(changes):
     with pytest.raises(WireError, match="public participation"):
-        read_terms("r", terms(**(PUBLIC | changes)))
+        Terms.read("r", terms(**(PUBLIC | changes)))
 
 
 def test_the_audit_of_times_catches_a_client_that_answers_as_soon_as_it_is_done(data, monkeypatch):

@@ -21,8 +21,8 @@ from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
 from federation.wires import Wires
 from quoron_client.federation import ClientConfig, work
-from quoron_client.federation.client_state import ClientState, StateFile
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.client_state import ClientState
+from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
 from quoron_client.protocol.masked import Pinned
@@ -509,7 +509,7 @@ class TestAnswer:
         made = ring.mask
         monkeypatch.setattr(ring, "mask", lambda seed, k: masks.append(seed) or made(seed, k))
         message = scene.announcement()
-        agreed = Pinned(SIGNING.public_key(), ME).agree(message, read_terms("trial", message.description))
+        agreed = Pinned(SIGNING.public_key(), ME).agree(message, Terms.read("trial", message.description))
         question, _ = scene.question()
         rows, body = agreed.rows(0, question), wire.body_digest(question)
         name = wire.question_name(question)
@@ -537,12 +537,12 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
 ) -> None:
     """At each write five times before it is durable, then before it is counted, or before anything is said of it."""
     scene, kills, left = Scene(tmp_path, "dp-ftrl"), [0], [5]
-    transaction, count = StateFile.transaction, StateFile._keep_count
+    transaction, count = ClientState._transaction, ClientState._keep_count
 
     @contextlib.contextmanager
-    def dying(file: StateFile) -> Iterator[Any]:
-        before = file.database.total_changes
-        with transaction(file) as database:
+    def dying(state: ClientState) -> Iterator[Any]:
+        before = state._database.total_changes
+        with transaction(state) as database:
             yield database
             wrote = database.total_changes != before
             if wrote and left[0]:
@@ -554,15 +554,15 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
             kills[0] += 1
             raise Killed
 
-    def uncounted(file: StateFile, number: int) -> None:
+    def uncounted(state: ClientState, number: int) -> None:
         if kills[0] % 2 and not left[0]:
             left[0] = 5
             kills[0] += 1
             raise Killed
-        count(file, number)
+        count(state, number)
 
-    monkeypatch.setattr(StateFile, "transaction", dying)
-    monkeypatch.setattr(StateFile, "_keep_count", uncounted)
+    monkeypatch.setattr(ClientState, "_transaction", dying)
+    monkeypatch.setattr(ClientState, "_keep_count", uncounted)
     sent: dict[int, list[bytes | None]] = {0: [], 3: []}
     questions = {number: scene.question(number)[0] for number in sent}
     ended = False

@@ -137,9 +137,6 @@ class Computing:
         question = question_from_values(values)
         return answers_record(self.engine.ask(replace(question, task=question.task.directed(self.seed))))
 
-    def ended(self, values: Values, context: Context) -> None:
-        pass
-
 
 class Failing(Computing):
     def answer(self, values: Values, context: Context) -> RecordDict:
@@ -147,7 +144,7 @@ class Failing(Computing):
 
 
 def computing(engine: InlineEngine | Engine, seed: int = 0) -> ClientApp:
-    return make_app(Computing(engine, seed))
+    return make_app(Computing(engine, seed).answer)
 
 
 @dataclass

@@ -462,7 +462,7 @@ def test_where_nodes_only_compute_a_fault_ends_the_round(name: str) -> None:
 
 def test_a_client_s_exception_leaves_no_word_of_it(caplog: pytest.LogCaptureFixture) -> None:
     question = question_of("gradient", USERS, 0)
-    grid = FakeGrid(make_app(Failing(Rows())), spread(PARTITIONS))
+    grid = FakeGrid(make_app(Failing(Rows()).answer), spread(PARTITIONS))
     found = engine_of(grid, dimension_of(question)).ask(question)
     assert set(found.status.tolist()) == {Status.MISSING}
     assert len(grid.received) > PARTITIONS

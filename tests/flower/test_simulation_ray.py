@@ -221,14 +221,10 @@ def actors_and_servers(process: int) -> set[int]:
 FAILING = f"""
 from quoron_client.flower.serving import make_app
 
-class Failing:
-    def answer(self, values, context):
-        raise ValueError({SECRET!r})
+def answer(values, context):
+    raise ValueError({SECRET!r})
 
-    def ended(self, values, context):
-        pass
-
-client_app = make_app(Failing())
+client_app = make_app(answer)
 """
 
 

@@ -39,7 +39,7 @@ from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
-from quoron_client.federation.client_state import StateFile
+from quoron_client.federation.client_state import ClientState
 from quoron_client.protocol import wire as wires
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import QuoronError
@@ -316,7 +316,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         ],
     )
     yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
-    StateFile.connect(folder / "client's record.sqlite", new_record=True, leaving=False).close()
+    ClientState.open(folder / "client's record.sqlite", epsilon=1.0, delta=1e-6, new_record=True).close()
     for path in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(path)) as opened:
             rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")

@@ -27,11 +27,10 @@ from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Helped, HelpedRunStore, UnknownRun
 from quoron_server.service import helping
 from quoron_server.service.helping import (
+    SCHEMA,
     SUMS,
-    Held,
     HelpedEngine,
     Helping,
-    MaskedSums,
     ServerAway,
     ServerDisagrees,
 )
@@ -147,7 +146,7 @@ class Linked(Helping):
     def __init__(self, database: Database, second: "Second") -> None:
         self._database, self.second = database, second
         self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
-        self.sums = MaskedSums(database)
+        database.ensure(SCHEMA)
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> pb.HelperConsent:
         del plan
@@ -296,7 +295,7 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
 
     def looked_at(self: Linked, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         if killed and not found:
-            held = self.sums.held("trial", 2)
+            held = self.held("trial", 2)
             assert held is not None
             found.append(held.total)
         return summed(self, head, entries)
@@ -426,7 +425,7 @@ def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         link = Away(database, Second(tmp_path))
         for run in ("a", "b", "c"):
-            link.sums.hold(run, 0, Held(bytes(32), bytes(32), np.ones(2, np.uint64), 1))
+            link.hold(run, 0, bytes(32), bytes(32), np.ones(2, np.uint64), 1)
             with database.writing() as connection:
                 connection.execute(helping._helped.insert().values(run=run, plan_digest=b"", consent=b""))
         link.close_ended(SimpleNamespace(run=lambda _: None))  # type: ignore[arg-type]

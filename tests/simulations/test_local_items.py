@@ -16,7 +16,7 @@ from quoron.federation.programs import Slow
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_server.specification import describe, make_plan
 from simulations.test_local import ORDERED
 
@@ -70,7 +70,7 @@ class TestItems:
         for number in range(1, population.users + 1):
             place = folder.client(number)
             wanted = population.held.of(np.array([number - 1]))
-            terms = read_terms("r", _description(prepared))
+            terms = Terms.read("r", _description(prepared))
             if not (place / ITEMS).exists():
                 made, found = made + 1, programs.User(number, ORDERED, simulation).items(place, terms).batch
             else:

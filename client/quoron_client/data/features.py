@@ -132,11 +132,6 @@ class Kind(ABC):
         return False
 
     @property
-    def is_stored(self) -> bool:
-        """Whether its numbers are those of the column as it is stored."""
-        return False
-
-    @property
     def is_open(self) -> bool:
         """Whether its public values are still to be found in the data. For simulation only."""
         return False
@@ -353,6 +348,7 @@ class DateNumber(_Dated):
     since: str = ""  # the day that days are counted from, "2007-01-01"
     format: str = "iso"  # as of a `DatePart`
     zone: str = ""
+    is_number: ClassVar[bool] = True
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -378,11 +374,6 @@ class DateNumber(_Dated):
     def names(self) -> tuple[str, ...]:
         """The name of the column it becomes."""
         return (self.title,)
-
-    @property
-    def is_number(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def misfit(self) -> Misfit:
@@ -474,11 +465,6 @@ class Numeric(Kind):
     @property
     def is_number(self) -> bool:
         """Unless there are edges."""
-        return not self.edges
-
-    @property
-    def is_stored(self) -> bool:
-        """As `is_number`."""
         return not self.edges
 
     @property

@@ -401,11 +401,27 @@ _MAGIC = b"ARROW1"
 
 
 @dataclass(frozen=True, slots=True)
-class ArrowFile:
-    """A file, as it was when it was found."""
+class WholeFile:
+    """One file, as it was when it was found."""
 
     source: str
-    state: tuple[int, int]
+    state: tuple[int, int]  # as `state` says
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.source)
+
+    def check(self) -> None:
+        """Raise DataError if it has changed since it was found."""
+        if state(self.source) != self.state:
+            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFile(WholeFile):
+    """A file of Arrow's own format."""
+
     schema: pa.Schema = field(repr=False)
     rows: int | None  # None where only reading it all says so
 
@@ -419,7 +435,7 @@ class ArrowFile:
 
     def batches(self, places: list[int]) -> Iterator[pa.Table]:
         """Yield the columns at these places, a stored batch after another. DataError if the file has changed."""
-        self._check()
+        self.check()
         stored = sorted(places)
         try:
             with _batches(self.source, stored) as (reader, many):
@@ -427,14 +443,9 @@ class ArrowFile:
                     _check_places(batch)
                     yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
         except DataError:
-            self._check()  # a file that has changed is the first thing to say
+            self.check()  # a file that has changed is the first thing to say
             raise
-        self._check()
-
-    def _check(self) -> None:
-        if state(self.source) != self.state:
-            name = name_of(self.source)
-            raise DataError(f"Expected {name!r} as it was when it was opened, but it has changed. Begin again.")
+        self.check()
 
 
 def _check_places(batch: pa.RecordBatch) -> None:

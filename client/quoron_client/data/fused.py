@@ -39,7 +39,7 @@ A function of each row alone, and private: it is for a release with noise (docs/
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 from quoron_client.data import columns
 from quoron_client.data.columns import NO_ROWS
 from quoron_client.data.encoding import Classes, ClassWeights, Comparison, Encoding, Owners, Positive, Range, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
@@ -464,45 +465,13 @@ LEAST = 1 << 10  # rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """The rows of a table as items. A row that is not kept is zero throughout."""
+class Block:
+    """Rows as items, side by side in memory. A row that cannot be used is zero throughout, but for its marks."""
 
     features: NDArray[np.float32]  # (N, p), norms at most the feature norm
     labels: NDArray[np.float64]  # (N,)
-    weights: NDArray[np.float64] | None  # (N,) in [0, 1]; None where all count alike
-    kept: NDArray[np.bool_]  # (N,)
-    _block: "Block" = field(repr=False)
-
-    @property
-    def marks(self) -> Marks:
-        """What of each row does not fit, (N, B): see `Tally`."""
-        return self._block.marks
-
-    def unfit(self, column: int) -> NDArray[np.bool_]:
-        """Return which rows (N,) do not fit in a column, by its place among `declared_columns`."""
-        found: NDArray[np.bool_] = self.marks[:, 1 + column >> 3] >> (1 + column & 7) & 1 == 1
-        return found
-
-    def batch(self, users: int, owners: NDArray[np.integer[Any]], order: NDArray[np.int64] | None = None) -> ItemBatch:
-        """Return the items of `users` users, row i being that of user owners[i] (N,); of all of them in an `order`.
-
-        In the memory that the rows are in: call it once. A user without a row that can be used has one item of zeros,
-        whose gradient is zero but for the ridge.
-        """
-        place = np.arange(users, dtype=np.int32)
-        if order is not None:
-            place[order] = place.copy()
-        return Gathered(users, place[owners], self._block.marks, self._block).items(users)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Rows side by side in memory."""
-
-    features: NDArray[np.float32]  # (N, p)
-    labels: NDArray[np.float64]  # (N,)
-    weights: NDArray[np.float64]  # (N,), or empty where all count alike
-    marks: NDArray[np.uint8]  # (N, B)
+    weights: NDArray[np.float64]  # (N,) in [0, 1], or empty where all count alike
+    marks: Marks  # (N, B): see `Tally`
     weighted: bool
 
     @classmethod
@@ -534,6 +503,21 @@ class Block:
         found: NDArray[np.bool_] = self.marks[:, 0] & 1 == 0
         return found
 
+    def unfit(self, column: int) -> NDArray[np.bool_]:
+        """Return which rows (N,) do not fit in a column, by its place among `declared_columns`."""
+        found: NDArray[np.bool_] = self.marks[:, 1 + column >> 3] >> (1 + column & 7) & 1 == 1
+        return found
+
+    def batch(self, users: int, owners: NDArray[np.integer[Any]], order: NDArray[np.int64] | None = None) -> ItemBatch:
+        """Return the items of `users` users, row i being that of user owners[i] (N,); of all of them in an `order`.
+
+        As `Gathered.items`, in the memory that the rows are in: call it once.
+        """
+        place = np.arange(users, dtype=np.int32)
+        if order is not None:
+            place[order] = place.copy()
+        return Gathered(users, place[owners], self).items(users)
+
     def part(self, first: int, last: int) -> "Block":
         """Return some neighbouring rows."""
         some = slice(first, last)
@@ -546,12 +530,12 @@ class Block:
                 array.resize((rows, *array.shape[1:]), refcheck=False)
 
 
-def encoded(rules: Encoding, table: pa.Table) -> Encoded:
+def encoded(rules: Encoding, table: pa.Table) -> Block:
     """Return all rows of a table as items. Raises DataError as `rules.check` does, and never for a value."""
     rules.check(table)
     block = Block.of(rules, table.num_rows)
     encode(rules, table, block)
-    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, block)
+    return block
 
 
 def encode(rules: Encoding, table: pa.Table, block: Block) -> None:
@@ -565,13 +549,6 @@ def encode(rules: Encoding, table: pa.Table, block: Block) -> None:
         works.append(partial(shape.encode, pa.Table.from_batches([batch]), part))
         first += batch.num_rows
     at_once(works, all_threads())
-
-
-def marks_of(rules: Encoding, table: pa.Table) -> NDArray[np.uint8]:
-    """Return marks alone of all rows of such a table, (N, B)."""
-    block = Block.of(rules, table.num_rows)
-    encode(rules, table, block)
-    return block.marks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -654,7 +631,7 @@ class _Shape:
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
     """Return where and how the numbers of a feature are (see `numbers`), and what keeps them there."""
-    if feature.is_stored:
+    if isinstance(feature, Numeric):
         (values,) = table.column(feature.column).chunks
         if (kind := str(values.type)) in STORED and all(values.buffers()[not values.null_count :]):
             valid, data = values.buffers()
@@ -726,7 +703,7 @@ class Gathering:
         owners = np.concatenate([ranks[each] for each in self._owners])
         self._owners.clear()
         self._block.marks.resize((len(owners), self._block.marks.shape[1]), refcheck=False)
-        return Gathered(users, owners, self._block.marks, self._block)
+        return Gathered(users, owners, self._block)
 
     def _make_room(self, rows: int) -> None:
         have = len(self._block.labels)
@@ -756,8 +733,7 @@ class Gathered:
 
     users: int  # whose names are in the table, with rows or without
     owners: Codes  # (N,) whose each row is
-    marks: NDArray[np.uint8]  # (N, B), as `fused` says
-    _block: Block  # of N rows or more
+    block: Block  # of N rows or more, with marks of N
 
     def items(self, users: int, *, zero_rows: bool = True) -> ItemBatch:
         """Of so many users, in the memory that the rows are in: call it once.
@@ -765,8 +741,8 @@ class Gathered:
         A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge; without
         `zero_rows` it has no item, and is one who does not answer.
         """
-        rows, block = len(self.owners), self._block
-        held = np.bincount(self.owners[self.marks[:, 0] & 1 == 0], minlength=users)
+        rows, block = len(self.owners), self.block
+        held = np.bincount(self.owners[block.kept], minlength=users)
         offsets = np.append(0, np.cumsum(np.maximum(held, 1) if zero_rows else held))
         last = int(offsets[-1])
         whole = max(rows, last)
@@ -775,7 +751,7 @@ class Gathered:
         for array in block.item:
             array[rows:whole] = 0
         to = np.empty(whole, np.int32 if whole < 2**31 else np.int64)
-        if not settle(self.owners, self.marks, offsets, held, zero_rows, to):
+        if not settle(self.owners, block.marks, offsets, held, zero_rows, to):
             put_in_order(to, block)
         block.resize(last, marks=False)
         return ItemBatch(block.features, block.labels, offsets, block.weights if block.weighted else None)

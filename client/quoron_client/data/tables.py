@@ -161,15 +161,25 @@ def names(source: Any, dialect: Dialect | None = None) -> list[str]:
     return list(held.names)
 
 
-def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Types that say something of values: those of dictionaries' values and of nothing but nulls do not."""
+def _of_schema(
+    schema: pa.Schema,
+    rows: int | None,
+    read: Batches,
+    *,
+    held: bool = False,
+    check: Callable[[list[str]], None] = lambda names: None,
+) -> Opened:
+    """Return a table whose columns have types, once `check` has raised nothing for those that are asked for.
+
+    Types of dictionaries' values and of nothing but nulls say nothing of values, and are not declared.
+    """
     said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
-    return {each.name: each.type for each in said}
 
+    def empty(names: list[str], places: list[int]) -> pa.Table:
+        check(names)
+        return _without_rows(pa.schema([schema.field(place) for place in places], schema.metadata))
 
-def _of_schema(schema: pa.Schema) -> Empty:
-    metadata = schema.metadata
-    return lambda names, places: _without_rows(pa.schema([schema.field(place) for place in places], metadata))
+    return Opened(tuple(schema.names), {each.name: each.type for each in said}, rows, held, empty, read)
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
@@ -187,7 +197,8 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
         return _of_folder(source, dialect)
     if form.kind == "arrow":
         dialect.check_unwritten(name_of(source))
-        return _of_arrow(files.ArrowFile.found(source))
+        stored = files.ArrowFile.found(source)
+        return _of_schema(stored.schema, stored.rows, lambda names, places, rows: stored.batches(places))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
         replace(dialect, encoding=None).check_unwritten(file.name)
@@ -211,31 +222,17 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     )
 
 
-def _of_arrow(stored: files.ArrowFile) -> Opened:
-    schema = stored.schema
-
-    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
-        return stored.batches(places)
-
-    return Opened(tuple(schema.names), _declared(schema), stored.rows, False, _of_schema(schema), batches)
-
-
 def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
     dialect.check_unwritten(str(source))
     found = Files.found(source)
-    schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
-    without_rows = _of_schema(schema)
-
-    def empty(names: list[str], places: list[int]) -> pa.Table:
-        found.check_all(names)
-        return without_rows(names, places)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         for part in found.parts:
             for _, table in found.batches(part, names, rows=min(rows, ROWS)):
                 yield table
 
-    return Opened(tuple(schema.names), _declared(schema), count, False, empty, batches)
+    count = sum(sum(found.rows(part)) for part in found.parts)
+    return _of_schema(found.schema, count, batches, check=found.check_all)
 
 
 def _of_table(table: pa.Table) -> Opened:
@@ -246,8 +243,7 @@ def _of_table(table: pa.Table) -> Opened:
         for first in range(0, table.num_rows, rows):
             yield some.slice(first, rows)
 
-    schema = table.schema
-    return Opened(tuple(schema.names), _declared(schema), table.num_rows, True, _of_schema(schema), batches)
+    return _of_schema(table.schema, table.num_rows, batches, held=True)
 
 
 def _of_pandas(frame: Any) -> Opened:
@@ -278,8 +274,7 @@ def _of_reader(reader: pa.RecordBatchReader) -> Opened:
         for batch in reader:
             yield pa.Table.from_batches([batch]).select(places)
 
-    schema = reader.schema
-    return Opened(tuple(schema.names), _declared(schema), None, False, _of_schema(schema), batches)
+    return _of_schema(reader.schema, None, batches)
 
 
 def _from_stream(source: Any) -> pa.Table:

@@ -54,7 +54,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,30 +63,22 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, files
-from quoron_client.data.formats import Dialect, check_text, name_of
+from quoron_client.data.formats import Dialect, check_text
 from quoron_privacy.errors import DataError
 
 Read = Callable[[int], bytes]  # about so many bytes, b"" at the end
 
 
 @dataclass(frozen=True, slots=True)
-class TextFile:
-    """A file, as it was when it was found."""
+class TextFile(files.WholeFile):
+    """A file of text."""
 
-    source: str
-    size: int
-    modified: int
     zipped: bool
 
     @classmethod
     def found(cls, source: str, *, zipped: bool) -> "TextFile":
         """Raise DataError where there is none."""
-        return cls(source, *files.state(source), zipped)
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.source)
+        return cls(source, files.state(source), zipped)
 
     @contextmanager
     def reading(self, dialect: Dialect) -> Iterator[Read]:
@@ -104,11 +96,6 @@ class TextFile:
         except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
             self.check()  # a file that has changed is the first thing to say
             raise files.unreadable(self.name, error) from None
-
-    def check(self) -> None:
-        """Raise DataError if it has changed since it was found."""
-        if files.state(self.source) != (self.size, self.modified):
-            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
 
 
 def _with_first(first: bytes, read: Read) -> Read:
@@ -163,9 +150,9 @@ def csv_batches(file: TextFile, dialect: Dialect, called: list[str], places: Col
 
 @dataclass(slots=True)
 class _Pieces:
-    """What follows the header, in pieces of whole rows."""
+    """What follows the header, in pieces of whole rows; or the whole of a file of JSON lines."""
 
-    names: list[str]
+    names: list[str]  # of the columns; none of JSON lines
     _read: Read
     _called: str
     _dialect: Dialect
@@ -219,6 +206,8 @@ class _Pieces:
             yield from self._parts(piece)
             if not more:
                 break
+            if len(self._left) > LONGEST and not self.names:
+                raise DataError(f"Expected {self._called!r} to be JSON lines, got a line of more than 256 MiB.")
             if len(self._left) > LONGEST:
                 raise _malformed(self._called, "a row of more than 256 MiB, or a quote that is never closed")
         if self._left:
@@ -357,24 +346,11 @@ MOST = 1 << 22  # values in a line, keys too
 def json_batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterator[pa.Table]:
     """These columns as large text: some rows at a time."""
     with file.reading(dialect) as read:
-        left, first = b"", True
-        while True:
-            more = read(max(_PIECE, len(left)))
-            whole = left + more
-            end = whole.rfind(b"\n") + 1 if more else len(whole)
-            lines, left = whole[:end], whole[end:]
-            if first:
-                lines, first = lines.removeprefix(_BOM), not end
-            if len(left) > LONGEST:
-                raise DataError(f"Expected {file.name!r} to be JSON lines, got a line of more than 256 MiB.")
-            start = 0
-            while start < len(lines):  # beside a long line there may be as many bytes of short ones
-                stop = lines.find(b"\n", start + _PIECE) + 1 or len(lines)
-                if (some := lines[start:stop]).strip():
-                    yield table(some, list(wanted))
-                start = stop
-            if not more:
-                break
+        begin = _BOM
+        for lines in _Pieces([], read, file.name, replace(dialect, quoting="none"), _LF, b""):
+            if (some := lines.removeprefix(begin)).strip():
+                yield table(some, list(wanted))
+            begin = b""
         file.check()
 
 

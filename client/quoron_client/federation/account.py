@@ -1,7 +1,7 @@
 """The account of a silo's record: the guarantee of each run, and how much of each person's budget is spent.
 
     with ClientState.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
-        print(account(record).as_json())
+        print(account(record, Path("silo.sqlite"))["runs"])
         print(of_each(record, ["patient 17"]))
 
 For the silo and its auditors alone: how many answered may reveal who was in a secret cohort. No person's
@@ -25,7 +25,7 @@ touched: no copy of them is kept anywhere here.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import inf
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.durable import erase
-from quoron_client.federation.client_state import Charge, ClientState, Departure, Erasure
+from quoron_client.federation.client_state import Charge, ClientState
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
@@ -46,55 +46,6 @@ DEPARTED = {
     "which runs it was charged for, and their ε and δ": "what was released stays released, and bounds what may follow",
     "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this person's rows",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A run that was agreed to: what was announced, and what it came to."""
-
-    run: str
-    agreed: str  # ISO 8601, UTC; empty if it is not known
-    algorithm: str
-    statement: str
-    theorem: str
-    adjacency: str
-    trust_model: str
-    epsilon: float | None  # as announced
-    delta: float | None
-    charged_epsilon: float  # of a person who is charged: for replacing its rows
-    charged_delta: float
-    simulation: bool
-    participation: str
-    state: str  # open or ended
-    rounds_answered: int
-    persons: int  # that the silo had while it was open
-    persons_charged: int
-    persons_answered: int
-
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """So many persons have come to the same sums."""
-
-    epsilon: float
-    delta: float
-    persons: int
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """All that a record says, without a line on any one person."""
-
-    made: str  # ISO 8601, UTC
-    record: str
-    persons: int  # 1 of one user
-    departures: tuple[str, ...]  # when, from the first
-    spending: tuple[Spending, ...]  # from the most
-    runs: tuple[Promise, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +61,14 @@ class PersonAccount:
     left: str | None  # when
 
 
-def account(record: ClientState, path: Path) -> Account:
-    """Return what the record in this file says of its runs and persons."""
-    many = record.people
-    everybody = np.arange(max(1, many))
+def account(record: ClientState, path: Path) -> dict[str, Any]:
+    """Return what the record in this file says of its runs and persons, without a line on any one person, as JSON."""
+    everybody = np.arange(max(1, record.people))
     counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
-    spending = tuple(Spending(*sums, persons) for sums, persons in sorted(counted.items(), reverse=True))
-    runs = tuple(_promise(each) for each in record.charges(everybody))
-    made = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-    return Account(made, str(path), len(everybody), tuple(record.departures), spending, runs)
+    spending = [{"epsilon": e, "delta": d, "persons": many} for (e, d), many in sorted(counted.items(), reverse=True)]
+    runs = [_run(each) for each in record.charges(everybody)]
+    told = {"made": _now(), "record": str(path), "persons": len(everybody), "departures": record.departures}
+    return told | {"spending": spending, "runs": runs}
 
 
 def of_each(record: ClientState, those: Sequence[str]) -> list[PersonAccount]:
@@ -137,17 +87,51 @@ def of_each(record: ClientState, those: Sequence[str]) -> list[PersonAccount]:
     return found
 
 
-def departure_words(gone: Departure) -> str:
-    """Return what was done when a person left a silo, and what stays, for people."""
-    return _words(
-        f"{gone.person} has left, at {gone.left}. No answer of {gone.record} has this person's rows any more.",
-        [f"{gone.answers} kept answers that had this person's row"],
-        [*map(": ".join, DEPARTED.items()), f"spent: ε = {gone.epsilon:g}, δ = {gone.delta:g}"],
-        "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
-    )
+def _run(charge: Charge) -> dict[str, Any]:
+    """Return a run that was agreed to: what was announced of it, and what it came to."""
+    unknown: dict[str, Any] = {"statement": UNKNOWN, "epsilon": None, "delta": None, "simulation": False}
+    unknown |= dict.fromkeys(("algorithm", "theorem", "adjacency", "trust_model", "participation"), "")
+    return {
+        "run": charge.run,
+        "agreed": charge.agreed or "",  # ISO 8601, UTC; empty if it is not known
+        **unknown,
+        **(json.loads(charge.promise) if charge.promise else {}),
+        "charged_epsilon": charge.epsilon,  # of a person who is charged: for replacing its rows
+        "charged_delta": charge.delta,
+        "state": "ended" if charge.ended else "open",
+        "rounds_answered": charge.answers,
+        "persons": charge.people,  # that the silo had while it was open
+        "persons_charged": int(charge.charged.sum()),
+        "persons_answered": int(charge.answered.sum()),
+    }
 
 
-def depart(record: ClientState, path: Path, name: str) -> Departure:
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What was erased, and what stays, for people and, with all of `fields`, as JSON."""
+
+    done: str
+    erased: tuple[str, ...]
+    stays: Mapping[str, str]  # what, and why
+    fields: Mapping[str, Any]
+    last: str = ""  # what is left to do
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields as JSON."""
+        return {**self.fields, "stays": dict(self.stays)}
+
+    def words(self) -> str:
+        """For people."""
+        erased, stays = [f"  {each}" for each in self.erased], [f"  {what}: {why}" for what, why in self.stays.items()]
+        last = ["", self.last] if self.last else []
+        return "\n".join([self.done, "", "Erased:", *erased, "", "Stays:", *stays, *last])
+
+
+def depart(record: ClientState, path: Path, name: str) -> Receipt:
     """A person leaves for good; said again it ends the same, with the time of the first. ConfigError for a name that
     the record in this file does not know."""
     if record.known([name])[0][0] < 0:
@@ -156,30 +140,13 @@ def depart(record: ClientState, path: Path, name: str) -> Departure:
             "numbers without a decimal point. Anyone who was never registered is in no answer: take the rows out of "
             "the table before the client is started."
         )
-    return record.depart(name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00")
-
-
-def _promise(charge: Charge) -> Promise:
-    said = json.loads(charge.promise) if charge.promise else {}
-    return Promise(
-        run=charge.run,
-        agreed=charge.agreed or "",
-        algorithm=said.get("algorithm", ""),
-        statement=said.get("statement", UNKNOWN),
-        theorem=said.get("theorem", ""),
-        adjacency=said.get("adjacency", ""),
-        trust_model=said.get("trust_model", ""),
-        epsilon=said.get("epsilon"),
-        delta=said.get("delta"),
-        charged_epsilon=charge.epsilon,
-        charged_delta=charge.delta,
-        simulation=bool(said.get("simulation", False)),
-        participation=said.get("participation", ""),
-        state="ended" if charge.ended else "open",
-        rounds_answered=charge.answers,
-        persons=charge.people,
-        persons_charged=int(charge.charged.sum()),
-        persons_answered=int(charge.answered.sum()),
+    gone = record.depart(name, time=_now())
+    return Receipt(
+        f"{gone.person} has left, at {gone.left}. No answer of {gone.record} has this person's rows any more.",
+        (f"{gone.answers} kept answers that had this person's row",),
+        DEPARTED | {"spent": f"ε = {gone.epsilon:g}, δ = {gone.delta:g}"},
+        asdict(gone),
+        "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
     )
 
 
@@ -189,44 +156,6 @@ STAYS = {
     "the number of writes, in the record and in its count": "an older copy of the record is distinguished from it",
     "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What was erased, and what stays: of the record, and of the files that were given with it."""
-
-    record: str
-    farewell: Erasure
-    files: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON."""
-        fields = asdict(self.farewell)
-        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "stores": fields.pop("stores")}
-        return (
-            {"left": fields.pop("time"), "record": self.record}
-            | fields
-            | {"erased": erased | {"files": self.files}, "stays": STAYS}
-        )
-
-    def words(self) -> str:
-        """For people."""
-        left = self.farewell
-        kept = f"{left.runs} runs, {left.answers} answers and {left.stores} coordinators' stores in the client state"
-        tell = f"Tell the coordinator's operator to forget the key {left.key} (quoron admin users forget)."
-        return _words(
-            f"This user has left, at {left.time}. Nothing is answered with {self.record} any more.",
-            [kept, *self.files],
-            [*map(": ".join, STAYS.items()), f"spent: ε = {left.epsilon:g}, δ = {left.delta:g}"],
-            tell if left.key else None,
-        )
-
-
-def _words(done: str, erased: Sequence[str], stays: Sequence[str], last: str | None) -> str:
-    indented = [
-        ["", title, *(f"  {line}" for line in lines)] for title, lines in (("Erased:", erased), ("Stays:", stays))
-    ]
-    return "\n".join([done, *indented[0], *indented[1], *([] if last is None else ["", last])])
 
 
 def would_erase(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> list[str]:
@@ -243,18 +172,31 @@ def leave(record: Path, *, certificate: Path | None = None, key: Path | None = N
     IdentityError for a file that cannot be read or erased. A process that answers with the record is ended by it.
     """
     user = _check(record, certificate, key)
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
     with ClientState.open(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
-        farewell = kept.leave(key=user, time=now)
-    if user and farewell.key and user != farewell.key:
+        left = kept.leave(key=user, time=_now())
+    if user and left.key and user != left.key:
         raise IdentityError(
-            f"Expected the certificate of the user who left with {record}, key {farewell.key[:16]}…, got that of "
+            f"Expected the certificate of the user who left with {record}, key {left.key[:16]}…, got that of "
             f"{user[:16]}… in {certificate}. It is untouched."
         )
     for path in (key, certificate):
         if path is not None:
             _erase(path, secret=path == key)
-    return Receipt(str(record), farewell, tuple(str(path) for path in (key, certificate) if path is not None))
+    files = tuple(str(path) for path in (key, certificate) if path is not None)
+    erased = {"runs": left.runs, "answers": left.answers, "stores": left.stores, "files": files}
+    spent = {"key": left.key, "epsilon": left.epsilon, "delta": left.delta}
+    kept_before = f"{left.runs} runs, {left.answers} answers and {left.stores} coordinators' stores in the client state"
+    tell = f"Tell the coordinator's operator to forget the key {left.key} (quoron admin users forget)."
+    return Receipt(
+        f"This user has left, at {left.time}. Nothing is answered with {record} any more.",
+        (
+            kept_before,
+            *files,
+        ),
+        STAYS | {"spent": f"ε = {left.epsilon:g}, δ = {left.delta:g}"},
+        {"left": left.time, "record": str(record), **spent, "erased": erased},
+        tell if left.key else "",
+    )
 
 
 def _check(record: Path, certificate: Path | None, key: Path | None) -> str:

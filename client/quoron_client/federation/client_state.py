@@ -283,165 +283,30 @@ _CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JO
     WHERE runs.charged AND run != ? ORDER BY runs.rowid"""
 
 
-class StateFile:
-    """One connection to the file, for one thread at a time. Open with `StateFile.connect`."""
-
-    def __init__(self, database: sqlite3.Connection, path: Path, *, new_record: bool, leaving: bool) -> None:
-        self.database, self.path = database, path
-        self._new_record, self._leaving = new_record, leaving
-        self._lock = RLock()  # closing waits for writes
-        self._tally = Tally(path)
-
-    @classmethod
-    def connect(cls, path: Path, *, new_record: bool, leaving: bool) -> Self:
-        """Return the file in `path`, a new one if there is none. Raises LedgerError as `ClientState.open`."""
-        try:
-            # The journals take the file's permissions.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"Expected a client's state at {str(path)!r}, cannot open it: {error}.") from None
-        file = cls(database, path, new_record=new_record, leaving=leaving)
-        try:
-            file._prepare()
-        except BaseException:
-            database.close()
-            raise
-        return file
-
-    def close(self) -> None:
-        """Close the file; nothing is lost without it."""
-        with self._lock:
-            self.database.close()
-
-    def _prepare(self) -> None:
-        with self.errors():
-            for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "foreign_keys = ON", "secure_delete = ON"):
-                self.database.execute(f"PRAGMA {setting}")
-            with self._exclusive():
-                (version,) = self.database.execute("PRAGMA user_version").fetchone()
-                (tables,) = self.database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                if version == 0 and tables == 0:
-                    for statement in _TABLES.split(";"):
-                        self.database.execute(statement)
-                elif version != VERSION:
-                    raise LedgerError(
-                        f"Expected a client's state of version {VERSION} in {str(self.path)!r}, got {version}. "
-                        "It is another file, or of another release: use the version that wrote it."
-                    )
-                self._check_whole()
-                self._check_count()
-                self._check_stays()
-
-    def _check_whole(self) -> None:
-        """Raise LedgerError for a damaged file, such as a copy that was made during a write."""
-        database = self.database
-        whole = [row[0] for row in database.execute("PRAGMA integrity_check")] == ["ok"]
-        rows = database.execute(f"SELECT {_COUNTED} FROM written").fetchall() if whole else []
-        if (
-            not whole
-            or rows != [tuple(map(int, database.execute(f"SELECT {_FOUND}").fetchone()))]
-            or any(mark != _mark(*kept) for mark, *kept in database.execute(_SHARES))
-        ):
-            raise self._damaged()
-
-    def _damaged(self) -> LedgerError:
-        return LedgerError(
-            f"Expected a whole client's state in {str(self.path)!r}, got one that was damaged, or copied in the "
-            "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-state."
-        )
-
-    def _check_stays(self) -> None:
-        """Raise LedgerError for an owner who has left."""
-        erasure = None if self._leaving else Erasure.read(self.database)
-        if erasure is not None:
-            raise LedgerError(erasure.refusal(self.path))
-
-    def _check_count(self) -> None:
-        (found,) = self.database.execute("SELECT acknowledged FROM written").fetchone()
-        if self._new_record:
-            self._keep_count(found)
-            return
-        try:
-            kept = None if (read := self._tally.read()) is None else read[0]
-        except (OSError, ValueError):
-            kept = -1
-        if kept == -1 or (kept is None and found):
-            what = "something unreadable" if kept else "none"
-            raise LedgerError(
-                f"Expected the number of writes of the client's state {str(self.path)!r} in "
-                f"{self._tally.path.name!r} beside it, got {what}: the state may be an older copy. Put back both. If "
-                "there is nothing else, say --new-state: what the coordinator knows is then counted as spent."
-            )
-        if kept is not None and found < kept:
-            raise LedgerError(
-                f"Expected {kept} writes in the client's state {str(self.path)!r}, got {found}: it is an older copy, "
-                "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
-                "--new-state: what the coordinator knows is then counted as spent."
-            )
-        if kept is None:
-            self._keep_count(0)
-
-    def _keep_count(self, count: int) -> None:
-        try:
-            self._tally.write(count)
-        except OSError as error:
-            raise LedgerError(
-                f"Expected to write {str(self._tally.path)!r}, cannot: {error.strerror}. Make room, then start again."
-            ) from None
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction, counted if it writes. Raises LedgerError once the owner has left."""
-        count: int | None = None
-        with self._exclusive():
-            self._check_stays()
-            before = self.database.total_changes
-            yield self.database
-            if self.database.total_changes != before:
-                (count,) = self.database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
-        if count is not None:
-            self._keep_count(count)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Run a transaction with an exclusive lock: another process may use the same file."""
-        self.database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.database.execute("COMMIT")
-        except BaseException:
-            if self.database.in_transaction:  # unless a full disk has ended it, whose error is raised
-                self.database.execute("ROLLBACK")
-            raise
-
-    @contextmanager
-    def errors(self) -> Iterator[sqlite3.Connection]:
-        """Serialise threads, and turn errors of SQLite into a LedgerError that names the file."""
-        try:
-            with self._lock:
-                yield self.database
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
-                raise self._damaged() from None
-            raise LedgerError(
-                f"Expected to read and write the client's state {str(self.path)!r}, got: {error}."
-            ) from None
-
-
 class ClientState(AbstractContextManager["ClientState"]):
-    """Open with `ClientState.open`, close with `close` or by leaving its context."""
+    """Open with `ClientState.open`, close with `close` or by leaving its context. Threads may share it."""
 
     def __init__(
-        self, file: StateFile, epsilon: float, delta: float, *, new_record: bool, other_database: bool, settled: bool
+        self,
+        database: sqlite3.Connection,
+        path: Path,
+        limits: tuple[float, float],
+        *,
+        new_record: bool,
+        other_database: bool,
+        leaving: bool,
+        settled: bool,
     ) -> None:
-        self._file, self._database = file, file.database
-        self._limits = epsilon, delta
-        self._new_record, self._other_database, self._settled = new_record, other_database, settled
+        self._database, self._path, self._limits = database, path, limits
+        self._new_record, self._other_database = new_record, other_database
+        self._leaving, self._settled = leaving, settled
+        self._lock = RLock()  # closing waits for writes
+        self._tally = Tally(path)
         # Of the coordinator's store of current runs; None where it is not reported.
         self._root: str | None = None
         self._incarnation: str | None = None
-        with file.errors() as database:  # the last run that an earlier process agreed to
+        self._prepare()
+        with self._errors():  # the last run that an earlier process agreed to
             (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
         self._named = False  # whether persons were registered by this process: otherwise it answers for one user
         self._again = set[str]()  # those of earlier processes that this one has agreed to, too
@@ -470,12 +335,141 @@ class ClientState(AbstractContextManager["ClientState"]):
 
         Raises LedgerError for a file that is no client state, damaged, older, or of an owner who has left.
         """
-        file = StateFile.connect(path, new_record=new_record, leaving=leaving)
         try:
-            return cls(file, epsilon, delta, new_record=new_record, other_database=other_database, settled=settled)
+            # The journals take the file's permissions.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"Expected a client's state at {str(path)!r}, cannot open it: {error}.") from None
+        try:
+            ways = {"new_record": new_record, "other_database": other_database, "leaving": leaving, "settled": settled}
+            return cls(database, path, (epsilon, delta), **ways)
         except BaseException:
-            file.close()
+            database.close()
             raise
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it."""
+        with self._lock:
+            self._database.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _prepare(self) -> None:
+        with self._errors():
+            for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "foreign_keys = ON", "secure_delete = ON"):
+                self._database.execute(f"PRAGMA {setting}")
+            with self._exclusive():
+                (version,) = self._database.execute("PRAGMA user_version").fetchone()
+                (tables,) = self._database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                if version == 0 and tables == 0:
+                    for statement in _TABLES.split(";"):
+                        self._database.execute(statement)
+                elif version != VERSION:
+                    raise LedgerError(
+                        f"Expected a client's state of version {VERSION} in {str(self._path)!r}, got {version}. "
+                        "It is another file, or of another release: use the version that wrote it."
+                    )
+                self._check_whole()
+                self._check_count()
+                self._check_stays()
+
+    def _check_whole(self) -> None:
+        """Raise LedgerError for a damaged file, such as a copy that was made during a write."""
+        database = self._database
+        whole = [row[0] for row in database.execute("PRAGMA integrity_check")] == ["ok"]
+        rows = database.execute(f"SELECT {_COUNTED} FROM written").fetchall() if whole else []
+        if (
+            not whole
+            or rows != [tuple(map(int, database.execute(f"SELECT {_FOUND}").fetchone()))]
+            or any(mark != _mark(*kept) for mark, *kept in database.execute(_SHARES))
+        ):
+            raise self._damaged()
+
+    def _damaged(self) -> LedgerError:
+        return LedgerError(
+            f"Expected a whole client's state in {str(self._path)!r}, got one that was damaged, or copied in the "
+            "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-state."
+        )
+
+    def _check_stays(self) -> None:
+        """Raise LedgerError for an owner who has left."""
+        erasure = None if self._leaving else Erasure.read(self._database)
+        if erasure is not None:
+            raise LedgerError(erasure.refusal(self._path))
+
+    def _check_count(self) -> None:
+        (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
+        if self._new_record:
+            self._keep_count(found)
+            return
+        try:
+            kept = None if (read := self._tally.read()) is None else read[0]
+        except (OSError, ValueError):
+            kept = -1
+        if kept == -1 or (kept is None and found):
+            what = "something unreadable" if kept else "none"
+            raise LedgerError(
+                f"Expected the number of writes of the client's state {str(self._path)!r} in "
+                f"{self._tally.path.name!r} beside it, got {what}: the state may be an older copy. Put back both. If "
+                "there is nothing else, say --new-state: what the coordinator knows is then counted as spent."
+            )
+        if kept is not None and found < kept:
+            raise LedgerError(
+                f"Expected {kept} writes in the client's state {str(self._path)!r}, got {found}: it is an older copy, "
+                "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
+                "--new-state: what the coordinator knows is then counted as spent."
+            )
+        if kept is None:
+            self._keep_count(0)
+
+    def _keep_count(self, count: int) -> None:
+        try:
+            self._tally.write(count)
+        except OSError as error:
+            raise LedgerError(
+                f"Expected to write {str(self._tally.path)!r}, cannot: {error.strerror}. Make room, then start again."
+            ) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction, counted if it writes. Raises LedgerError once the owner has left, and as `_errors`."""
+        count: int | None = None
+        with self._errors() as database:
+            with self._exclusive():
+                self._check_stays()
+                before = database.total_changes
+                yield database
+                if database.total_changes != before:
+                    (count,) = database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
+            if count is not None:
+                self._keep_count(count)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Run a transaction with an exclusive lock: another process may use the same file."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # unless a full disk has ended it, whose error is raised
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[sqlite3.Connection]:
+        """Serialise threads, and turn errors of SQLite into a LedgerError that names the file."""
+        try:
+            with self._lock:
+                yield self._database
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
+                raise self._damaged() from None
+            raise LedgerError(
+                f"Expected to read and write the client's state {str(self._path)!r}, got: {error}."
+            ) from None
 
     def register(self, names: Sequence[str], most: int | None = None) -> Persons:
         """Return the number of each person of a silo, by name, shape (k,); -1 for a person who has left or is beyond
@@ -488,7 +482,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         if self._settled:
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             found = database.execute("SELECT salt FROM silo").fetchone()
             if found is None:
                 if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
@@ -514,7 +508,7 @@ class ClientState(AbstractContextManager["ClientState"]):
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """Return the number of each name, -1 if unknown, and when the person left; writes nothing."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             salt = database.execute("SELECT salt FROM silo").fetchone()
             people = {row[0]: (row[1], row[2]) for row in database.execute(_PEOPLE)}
             found = [(-1, None) if salt is None else people.get(_digest(salt[0], name), (-1, None)) for name in names]
@@ -523,13 +517,13 @@ class ClientState(AbstractContextManager["ClientState"]):
     @property
     def people(self) -> int:
         """Number of persons, including those who have left; 0 in the state of a single user."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             return int(database.execute("SELECT count(*) FROM people").fetchone()[0])
 
     @property
     def departures(self) -> list[str]:
         """When persons have left, in order."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             rows = database.execute("SELECT departed FROM people WHERE departed IS NOT NULL ORDER BY departed")
             return [row[0] for row in rows]
 
@@ -543,12 +537,12 @@ class ClientState(AbstractContextManager["ClientState"]):
         A run that an earlier process agreed to, that was never answered, and that is not reported has not begun: its
         charge is removed until the run is announced and agreed to again.
         """
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
             lacking = [each for each in known if each[0] not in have]
             if lacking and not self._new_record:
                 raise LedgerError(
-                    f"Expected {str(self._file.path)!r} to know run {printable(lacking[0][0])!r}, which its "
+                    f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its "
                     f"coordinator says that this key has agreed to, but it lacks {len(lacking)} such: it is an older "
                     "copy, or another client's. Put back the newer one. If there is none, say --new-state: they are "
                     "then counted as spent."
@@ -568,7 +562,7 @@ class ClientState(AbstractContextManager["ClientState"]):
 
     def rows_seen(self, place: str) -> int:
         """Return how many rows of its lifetime ledger the coordinator at this address has reported so far."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             found = database.execute("SELECT max(rows) FROM stores WHERE place = ?", (place,)).fetchone()
             return int(found[0] or 0)
 
@@ -579,7 +573,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         charged here. A state opened with `other_database` accepts it, and expects those runs no more.
         """
         root, incarnation = claim.incarnations[0], claim.incarnations[-1]
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             query = "SELECT root, incarnation, rows, head FROM stores WHERE root = ? OR place = ? ORDER BY root != ?"
             found = database.execute(query, (root, place, root)).fetchone()
             seen = None if found is None else Seen(*found)
@@ -611,7 +605,7 @@ class ClientState(AbstractContextManager["ClientState"]):
     def leave(self, *, key: str, time: str) -> Erasure:
         """Erase all but the time and what was spent, in one transaction. No process answers anything more. Repeating it
         returns the first erasure."""
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             if (erasure := Erasure.read(database)) is None:
                 tables = ("runs", "answers", "stores")
                 counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
@@ -619,28 +613,21 @@ class ClientState(AbstractContextManager["ClientState"]):
                 erasure.write(database)
             return erasure
 
-    def close(self) -> None:
-        """Close the file; nothing is lost without it."""
-        self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def spent(self) -> tuple[float, float]:
         """(ε, δ) charged so far over all runs: the largest of any person."""
-        with self._file.errors():
+        with self._errors():
             epsilon, delta = self.charged(self._all_persons()).max(axis=0)
         return float(epsilon), float(delta)
 
     def charged(self, those: Persons) -> Sums:
         """Return ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             return _spent(database, those)
 
     def charges(self, those: Persons) -> list[Charge]:
         """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             found = []
             for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(
                 _CHARGES
@@ -660,7 +647,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         runs, which may be secret (docs/privacy/lifetime.md#ol1). A repeated call charges new persons, too.
         """
         a = agreement
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             found = database.execute("SELECT terms, ended FROM runs WHERE run = ?", (a.run,)).fetchone()
             if found is not None and found[0] != a.terms:
                 return "its terms are not those of its first announcement"
@@ -705,7 +692,7 @@ class ClientState(AbstractContextManager["ClientState"]):
 
     def promise(self, run: str) -> str | None:
         """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             query = "SELECT coalesce(promise, '') FROM runs WHERE run = ?"
             found = database.execute(query, (run,)).fetchone()
             return None if found is None else str(found[0])
@@ -713,7 +700,7 @@ class ClientState(AbstractContextManager["ClientState"]):
     def recall(self, run: str, round: int, digest: bytes | None = None) -> bytes | None:
         """Return the kept answer to this question, or without `digest` to any in this round; None after an answer in a
         later round."""
-        with self._file.errors() as database:
+        with self._errors() as database:
             query = "SELECT digest, answer FROM answers WHERE run = ? AND round = ?"
             kept = database.execute(query, (run, round)).fetchone() or (None, None)
             return kept[1] if digest in (None, kept[0]) and not self._is_past(run, round) else None
@@ -744,7 +731,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         given others. With `further` other persons may have answered in it. Persons that may not answer count as absent,
         without a visible reason.
         """
-        with self._file.errors() as database:
+        with self._errors() as database:
             none = np.zeros(len(those), bool)
             query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
             terms = database.execute(query, (run,)).fetchone()
@@ -800,7 +787,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         With `further` persons the answer also has the rows of those who answered earlier in this round, possibly to the
         same question.
         """
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
             allowed, _ = self.may_answer(run, round, those, spends=spends, may=may, further=further)
@@ -826,10 +813,10 @@ class ClientState(AbstractContextManager["ClientState"]):
 
         Returns whether the run was open here: a coordinator reports ended runs to every client that reconnects.
         """
-        with self._file.errors() as database:
+        with self._errors() as database:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
-            with self._file.transaction():
+            with self._transaction():
                 share = Share.of(database, run)
                 free = not begun and not share.given
                 database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (free, run))
@@ -845,7 +832,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         A kept answer with the person's row is erased whole: a second answer without it would reveal the row. Repeating
         it returns the first departure. Raises LedgerError for an unknown name.
         """
-        with self._file.errors(), self._file.transaction() as database:
+        with self._transaction() as database:
             (person,), (left,) = self.known([name])
             if person < 0:
                 raise LedgerError("Expected a person of this client state, got another. Check how the name is written.")
@@ -858,7 +845,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
             ((epsilon, delta),) = _spent(database, np.array([person]))
         spent = float(epsilon), float(delta)
-        return Departure(name, int(person), left or time, str(self._file.path), *spent, len(erased))
+        return Departure(name, int(person), left or time, str(self._path), *spent, len(erased))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

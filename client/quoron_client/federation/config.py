@@ -3,14 +3,13 @@
 What the owner of a user's data decides, whichever way questions come: which file, and how much may be said of it.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
 
 from quoron_client.data.formats import Dialect
-from quoron_client.protocol import MOST_PEOPLE
+from quoron_client.protocol import MOST_PEOPLE, is_loopback
 from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
@@ -151,14 +150,7 @@ class ClientConfig(Owner):
 
 def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
     """Raise ConfigError for plain text to a host:port that is not on this machine."""
-    if not insecure or anywhere:
-        return
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if insecure and not anywhere and not is_loopback(address):
         raise ConfigError(
             f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
             "admin certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."

@@ -34,13 +34,12 @@ not, and concerns the person alone whose rows they are. Rows without a name in t
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import columns, tables
+from quoron_client.data import columns, fused, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.formats import Dialect
 from quoron_client.data.fused import Gathering
@@ -48,13 +47,6 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Numbering, Reading
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-if TYPE_CHECKING:
-    from quoron_client.data import fused
-else:
-    fused = OnFirstUse("quoron_client.data.fused")  # who only connects needs no items yet
-
 
 FEWEST, EVEN = 20, 50  # values of an identifier that is known by its blocks, and by how evenly it repeats
 MANY = 10  # times the declared items
@@ -250,7 +242,7 @@ def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tup
             batch, nobodys = batch.filter(somebodys), True
         gathering.add(batch)
     gathered = gathering.end()
-    unusable = int(np.count_nonzero(gathered.marks[:, 0] & 1))
+    unusable = int(np.count_nonzero(~gathered.block.kept))
     said = [f"{unusable:,} rows that cannot be used"] if unusable else []
     said += ["rows of nobody"] if nobodys else []
     notice = f"Expected rows that can be used, got {' and '.join(said)}. They are left out." if said else None

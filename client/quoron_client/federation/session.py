@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.client_state import ClientState, StoreClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.terms import read_promised
+from quoron_client.federation.terms import Promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
@@ -72,24 +72,18 @@ _OPTIONS = (
 )
 
 
-async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; with a user column, for all users in the file.
-
-    Raises what `Worker.of` and `take_part` do.
-    """
-    await take_part(config, stop=stop, worker=Worker.of)
-
-
-async def take_part(
+async def run_client(
     config: ClientConfig,
     *,
     stop: asyncio.Event | None = None,
-    worker: Callable[[ClientConfig, ClientState], Worker],
+    worker: Callable[[ClientConfig, ClientState], Worker] = Worker.of,
 ) -> None:
-    """As `run_client`, with answers of the worker that `worker` makes.
+    """Take part in a coordinator's runs until `stop` is set; with a user column, for all users in the file.
 
-    Raises what `worker` and `session.stay_connected` do, IdentityError for unusable identity files, LedgerError for
-    client state that cannot be read.
+    Reconnects however a stream ends, after longer and longer waits, except where the table above names an error. Raises
+    what `worker` does, IdentityError for unusable identity files and for a client that is refused, LedgerError for
+    client state that cannot be read or written. Before the first welcome, raises WireError for a coordinator of another
+    protocol and RunError for one that refuses this client.
     """
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
@@ -101,23 +95,12 @@ async def take_part(
         answering = await asyncio.to_thread(worker, config, record)
         if config.second_server_key is not None and config.certificate is not None:
             answering.pinned = masked.Pinned.read(config.second_server_key, config.certificate)
-        await stay_connected(config, answering, asyncio.Event() if stop is None else stop)
-
-
-async def stay_connected(config: ClientConfig, worker: Worker, stop: asyncio.Event) -> None:
-    """Take part in a coordinator's runs until `stop` is set, with the answers of `worker`.
-
-    Reconnects however a stream ends, after longer and longer waits, except where the table above names an error. Raises
-    IdentityError for a client that is refused, and LedgerError for client state that cannot be written. Before the
-    first welcome, raises WireError for a coordinator of another protocol and RunError for one that refuses this client.
-    """
-    session = _Session(config, worker)
-    reminding = asyncio.create_task(_warn_of_expiry(config))
-    try:
-        await _until(stop, session.reconnect_forever())
-    finally:
-        reminding.cancel()
-        session.close()
+        session, reminding = _Session(config, answering), asyncio.create_task(_warn_of_expiry(config))
+        try:
+            await _until(asyncio.Event() if stop is None else stop, session.reconnect_forever())
+        finally:
+            reminding.cancel()
+            session.close()
 
 
 async def _warn_of_expiry(config: ClientConfig) -> None:
@@ -369,7 +352,7 @@ def _is_timely(message: federation.ServerMessage) -> bool:
     """Return whether a message announces a run with public participation: only values may depend on items."""
     if message.WhichOneof("kind") == "run":
         with suppress(WireError):  # which is raised when the message is handled
-            return read_promised(message.run.run, message.run.description).timely
+            return Promised.read(message.run.run, message.run.description).timely
     return False
 
 

@@ -2,7 +2,7 @@
 
 import json
 from hashlib import blake2b, sha256
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,14 +20,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class _Part(BaseModel):
-    """Unknown keys are left alone: a later coordinator may say more."""
+class Promised(BaseModel):
+    """What is announced of every run, whatever is computed on anybody's items.
+
+    Unknown keys are left alone: a later coordinator may say more.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True)
-
-
-class Promised(_Part):
-    """What is announced of every run, whatever is computed on anybody's items."""
 
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str
@@ -54,6 +53,28 @@ class Promised(_Part):
         if self.masked and self.seconds is None:
             raise ValueError("to say its seconds, with two servers")
         return self
+
+    @classmethod
+    def read(cls, run: str, description: str) -> Self:
+        """Return the terms in an announcement of `run`. Raises WireError for anything else."""
+        if len(description) > MAX_DESCRIPTION:
+            raise WireError(
+                f"Expected a description of at most {MAX_DESCRIPTION:,} characters, got {len(description):,}."
+            )
+        try:
+            terms = cls.model_validate_json(description)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            place = ".".join(str(step) for step in first["loc"])
+            said = first["msg"].removeprefix("Value error, ").rstrip(".")
+            raise WireError(
+                f"Expected a usable description of the run, got {f'{place}: {said}' if place else said}."
+            ) from None
+        except ConfigError as error:
+            raise WireError(f"Expected a usable description of the run, got columns: {error}") from None
+        if terms.run != run:
+            raise WireError("Expected the description of the announced run, got that of another.")
+        return terms
 
     @property
     def public(self) -> bool:
@@ -115,38 +136,8 @@ class Terms(Promised):
         return L2Ball(size) if kind == "l2-ball" else Box(size)
 
 
-T = TypeVar("T", bound=Promised)
 # What the owner's account of a run has of its announcement.
 PROMISED = set(Promised.model_fields) - {"run", "participations", "dimension", "silo_sums", "seconds"}
-
-
-def read_terms(run: str, description: str) -> Terms:
-    """Return the terms in an announcement of `run`. Raises WireError for anything else."""
-    return _read(Terms, run, description)
-
-
-def read_promised(run: str, description: str) -> Promised:
-    """Return the same of a run of which nothing is known but what it promises."""
-    return _read(Promised, run, description)
-
-
-def _read(kind: type[T], run: str, description: str) -> T:
-    if len(description) > MAX_DESCRIPTION:
-        raise WireError(f"Expected a description of at most {MAX_DESCRIPTION:,} characters, got {len(description):,}.")
-    try:
-        terms = kind.model_validate_json(description)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        said = first["msg"].removeprefix("Value error, ").rstrip(".")
-        raise WireError(
-            f"Expected a usable description of the run, got {f'{place}: {said}' if place else said}."
-        ) from None
-    except ConfigError as error:
-        raise WireError(f"Expected a usable description of the run, got columns: {error}") from None
-    if terms.run != run:
-        raise WireError("Expected the description of the announced run, got that of another.")
-    return terms
 
 
 def terms_digest(description: str) -> bytes:

@@ -45,7 +45,7 @@ from quoron_client.federation import own_table
 from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask, welcomed
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
+from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
@@ -98,6 +98,7 @@ class Part:
     """A client's part in one run: the terms, the items of its users, and the number of its first user in the run."""
 
     terms: Terms
+    digest: bytes  # of what was announced
     batch: ItemBatch | None  # None: not read yet, in a run with public participation
     user: int
     places: Persons = field(default_factory=lambda: ONE_USER)  # where the items of each person are in the batch
@@ -112,7 +113,6 @@ class Worker:
     record: ClientState
     people: int = 1  # number of persons it answers for
     parts: dict[str, Part] = field(default_factory=dict)  # oldest first; as many as fit into their memory
-    announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # of a simulation, possibly synthetic
     pinned: "Pinned | None" = None  # the trusted second server
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
@@ -157,11 +157,10 @@ class Worker:
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Return whether this client takes part in a run. Raises LedgerError only."""
         run, digest = message.run, announced_digest(message)
-        if self.announced.get(run) == digest:
+        if (known := self.parts.get(run)) is not None and known.digest == digest:
             return federation.Consent(run=run, takes_part=True)
         objection = self._join(message, digest, user)
         if objection is None:
-            self.announced[run] = digest
             _LOG.info("Takes part in run %r.", run)
             if (part := self.parts.get(run)) is not None:
                 _LOG.info("Run %r: %s", run, _promise(part.terms, self.owner.user))
@@ -172,7 +171,7 @@ class Worker:
     def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
         """Make the user's part in a run; return why it takes no part, or None."""
         try:
-            terms = read_terms(message.run, message.description)
+            terms = Terms.read(message.run, message.description)
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
@@ -188,7 +187,7 @@ class Worker:
             return "an unexpected error"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=agreed)
+            part = Part(terms, digest, None, user if terms.slot is None else terms.slot, masking=agreed)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
@@ -241,9 +240,7 @@ class Worker:
                 return
             self.parts[part.terms.run] = part
             while len(self.parts) > MOST_RUNS:
-                oldest = next(iter(self.parts))
-                self.parts.pop(oldest)
-                self.announced.pop(oldest, None)
+                self.parts.pop(next(iter(self.parts)))
             sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
             numbers, most = sum(sizes.values()), self._most
             for run in list(sizes)[:-1]:
@@ -254,7 +251,6 @@ class Worker:
                     self.parts[run] = replace(self.parts[run], batch=None)
                 else:
                     self.parts.pop(run)
-                    self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
         """Return the part in a run with its items, which are read now with public participation; None if unknown.
@@ -460,7 +456,6 @@ class Worker:
         """End a run and erase its answers. Return whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
-            self.announced.pop(run, None)
         return self.record.end(run, begun=begun)
 
 

@@ -21,7 +21,7 @@ from flwr.app import Context, Message, RecordDict
 
 from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import Limits
-from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
+from quoron_client.federation.terms import Promised, agreement, refusal, terms_digest
 from quoron_client.flower.serving import hello, opened, read_limits, silent
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_client.protocol.questions import Status, Task, plain
@@ -73,7 +73,7 @@ def _by_record(values: Values, limits: Limits, kept: ClientState, gradient: Grad
         kept.end(str(values.get("run")))
         return record()
     announced, user = pb.Announcement.FromString(bytes_of(values, "announcement")), values.get("user")
-    terms = read_promised(announced.run, announced.description)
+    terms = Promised.read(announced.run, announced.description)
     if type(user) is not int:
         raise WireError("Expected the announcement of a run to a user, got another.")
     asked = _asked(values, terms) if "question" in values else None

@@ -27,39 +27,39 @@ from quoron_protos.v1 import federation_pb2 as pb
 _LOG = logging.getLogger("quoron.client")
 
 
-class Owned:
-    """Answers as the native client does, by the same record: for one user, or for all asked persons of a silo."""
+def announced(values: Values, context: Context) -> RecordDict:
+    """Return whether this node takes part in a run. Persons with enough budget are charged now, asked or not."""
+    owner = read_owner(context.node_config, os.environ)
+    if owner.user_column is None:
+        _ask(owner)
+    with opened(owner, settled=False) as kept:
+        agreed = _worker(owner, kept).consider(*_announcement(values)).takes_part
+    return record(agreed=True) if agreed else record(declined=True)
 
-    def announced(self, values: Values, context: Context) -> RecordDict:
-        """Return whether this node takes part in a run. Persons with enough budget are charged now, asked or not."""
-        owner = read_owner(context.node_config, os.environ)
-        if owner.user_column is None:
-            _ask(owner)
-        with opened(owner, settled=False) as kept:
-            agreed = _worker(owner, kept).consider(*_announcement(values)).takes_part
-        return record(agreed=True) if agreed else record(declined=True)
 
-    def answer(self, values: Values, context: Context) -> RecordDict:
-        """The answer to a question, the same again for the same question; or declined, by the owner's decisions and
-        where the run was not announced before."""
-        announcement, user = _announcement(values)
-        question = pb.Question.FromString(bytes_of(values, "question"))
-        if question.run != announcement.run:
-            raise WireError("Expected a question of the announced run, got another.")
-        owner = read_owner(context.node_config, os.environ)
-        with opened(owner, settled=True) as kept:
-            worker = _worker(owner, kept)
-            if not worker.consider(announcement, user).takes_part:
-                return record(declined=True)
-            sent = worker.reply(question)
-        if sent is None:
-            raise WireError("Expected a question with a name to answer to, got one without.")
-        return record(answer=sent)
+def answer(values: Values, context: Context) -> RecordDict:
+    """The answer to a question as the native client gives it, by the same record, the same again for the same question;
+    or declined, by the owner's decisions and where the run was not announced before."""
+    announcement, user = _announcement(values)
+    question = pb.Question.FromString(bytes_of(values, "question"))
+    if question.run != announcement.run:
+        raise WireError("Expected a question of the announced run, got another.")
+    owner = read_owner(context.node_config, os.environ)
+    with opened(owner, settled=True) as kept:
+        worker = _worker(owner, kept)
+        if not worker.consider(announcement, user).takes_part:
+            return record(declined=True)
+        sent = worker.reply(question)
+    if sent is None:
+        raise WireError("Expected a question with a name to answer to, got one without.")
+    return record(answer=sent)
 
-    def ended(self, values: Values, context: Context) -> None:
-        """Erase the answers of a run that has ended; that they were given, and what was spent, stays."""
-        with opened(read_owner(context.node_config, os.environ), settled=True) as kept:
-            kept.end(str(values.get("run")))
+
+def ended(values: Values, context: Context) -> RecordDict:
+    """Erase the answers of a run that has ended; that they were given, and what was spent, stays."""
+    with opened(read_owner(context.node_config, os.environ), settled=True) as kept:
+        kept.end(str(values.get("run")))
+    return record()
 
 
 def _announcement(values: Values) -> tuple[pb.Announcement, int]:
@@ -86,5 +86,6 @@ def _ask(owner: Owner) -> None:
         _LOG.exception("Whether the data are one person's could not be seen.")
 
 
-_owned = Owned()
-app = make_app(_owned, people=lambda context: people_of(context.node_config, os.environ), announced=_owned.announced)
+app = make_app(
+    answer, people=lambda context: people_of(context.node_config, os.environ), announced=announced, ended=ended
+)

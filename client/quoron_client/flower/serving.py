@@ -1,9 +1,9 @@
 """A ClientApp whose answers say nothing but what was asked: no exception text, one version, the same replies for all.
 
-    app = make_app(hello, answer, ended)
+    app = make_app(answer, announced=announced, ended=ended)
 
 Flower sends the text of a client's exception to the server word for word. So all code that runs on the data runs inside
-`guarded`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
+`silent`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
 
 What the owner of a node decides, by the SuperNode's `--node-config` or the environment of its ClientApps.
 
@@ -31,7 +31,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -155,71 +155,54 @@ Respond = Callable[[Values, Context], RecordDict]
 _PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
-class Holder(Protocol):
-    """The holder of the items behind a node."""
-
-    def answer(self, values: Values, context: Context) -> RecordDict:
-        """Return the reply to a question."""
-
-    def ended(self, values: Values, context: Context) -> None:
-        """A run has ended."""
-
-
 def make_app(
-    holder: Holder,
+    answer: Respond,
     refuses: Callable[[Context], str | None] = lambda context: None,
     people: Callable[[Context], int] = lambda context: 1,
     announced: Respond | None = None,
+    ended: Respond = lambda values, context: record(),
 ) -> ClientApp:
-    """The ClientApp of a holder of so many `people`: `query.hello`, a query for each task, and `query.ended`; and where
-    nodes agree to runs `query.announced`.
+    """The ClientApp of a node with items of so many `people`: `query.hello`, a query for each task, whose reply
+    `answer` makes, and `query.ended`; and where nodes agree to runs `query.announced`.
 
     On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
 
-    def fit(respond: Respond) -> Respond:
-        def either(values: Values, context: Context) -> RecordDict:
-            why = refuses(context)
-            return respond(values, context) if why is None else record(refused=why)
+    def action(respond: Respond) -> Callable[[Message, Context], Message]:
+        def reply(message: Message, context: Context) -> Message:
+            def either(values: Values) -> RecordDict:
+                why = refuses(context)
+                return respond(values, context) if why is None else record(refused=why)
 
-        return either
+            return silent(message, either)
+
+        return reply
 
     app = ClientApp()
-    app.query(HELLO)(guarded(fit(lambda values, context: hello(values, context, people(context)))))
+    app.query(HELLO)(action(lambda values, context: hello(values, context, people(context))))
     if announced is not None:
-        app.query(ANNOUNCED)(guarded(fit(announced)))
-    for action in TASKS:
-        app.query(action)(guarded(fit(holder.answer)))
-    app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))
+        app.query(ANNOUNCED)(action(announced))
+    for task in TASKS:
+        app.query(task)(action(answer))
+    app.query(ENDED)(action(ended))
     return app
 
 
-def guarded(respond: Respond) -> Callable[[Message, Context], Message]:
-    """`respond` as an action of a ClientApp: for messages of this version only, and silent about what goes wrong."""
-
-    def action(message: Message, context: Context) -> Message:
-        return silent(message, lambda values: respond(values, context))
-
-    return action
-
-
 def silent(message: Message, respond: Callable[[Values], RecordDict]) -> Message:
-    """Return the reply to a message of this version; of whatever goes wrong it says nothing but that."""
-    return Message(_reply(message, respond), reply_to=message)
-
-
-def _reply(message: Message, respond: Callable[[Values], RecordDict]) -> RecordDict:
+    """Return the reply to a message of this version alone; of whatever goes wrong it says nothing but that."""
     try:
         values = values_of(message.content)
         theirs = values.get("version")
-        if theirs != VERSION:
+        if theirs == VERSION:
+            content = respond(values)
+        else:
             _LOG.warning("Expected messages of quoron %s, got %r.", VERSION, theirs)
-            return record(refused=OTHER_VERSION, version=VERSION)
-        return respond(values)
+            content = record(refused=OTHER_VERSION, version=VERSION)
     except Exception:
         # Whatever it is, the server must not learn it: it may be a function of the data.
         _LOG.exception("A message could not be answered.")
-        return record(refused=FAILED)
+        content = record(refused=FAILED)
+    return Message(content, reply_to=message)
 
 
 def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
@@ -229,8 +212,3 @@ def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
     place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
     several = {"people": people} if people > 1 else {}
     return record(version=VERSION, **back, **several, **{key: int(each) for key, each in place.items()})
-
-
-def _done(holder: Holder, values: Values, context: Context) -> RecordDict:
-    holder.ended(values, context)
-    return record()

@@ -113,13 +113,9 @@ class Logistic(Classification):
     """Logistic regression: 1-Lipschitz and 1/4-smooth in the prediction."""
 
     name: ClassVar[str] = "logistic"
+    curvature: ClassVar[float | None] = 0.25  # at margin zero
     values: ClassVar[Pointwise] = Pointwise(_logistic_values)
     slopes: ClassVar[Pointwise] = Pointwise(_logistic_slopes)
-
-    @property
-    def curvature(self) -> float:
-        """1/4, at margin zero."""
-        return 0.25
 
 
 def _smoothed_values(predictions: Any, labels: Any, widths: Any, out: Any, count: int) -> None:
@@ -175,14 +171,10 @@ class Hinge(Classification):
     """Support vector classification: 1-Lipschitz in the prediction, with subgradient 0 at the kink."""
 
     name: ClassVar[str] = "hinge"
+    curvature: ClassVar[float | None] = None  # the slope jumps at margin 1
     values: ClassVar[Pointwise] = Pointwise(_hinge_values)
     slopes: ClassVar[Pointwise] = Pointwise(_hinge_slopes)
     envelope: ClassVar[Pointwise] = SmoothedHinge.slopes  # which is that envelope
-
-    @property
-    def curvature(self) -> None:
-        """None: the slope jumps at margin 1."""
-        return
 
 
 def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
@@ -200,13 +192,9 @@ class Linear(Loss):
     """Mean estimation: feature_norm-Lipschitz and, without a ridge, 0-smooth. Labels are not used."""
 
     name: ClassVar[str] = "linear"
+    curvature: ClassVar[float | None] = 0.0
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
-
-    @property
-    def curvature(self) -> float:
-        """0 everywhere."""
-        return 0.0
 
     def slope_bound(self, largest_prediction: float) -> float:
         """1, whatever the prediction."""
@@ -268,14 +256,10 @@ class Absolute(Regression):
     """Median regression: 1-Lipschitz in the prediction, with subgradient 0 at the kink."""
 
     name: ClassVar[str] = "absolute"
+    curvature: ClassVar[float | None] = None  # the slope jumps at residual 0
     values: ClassVar[Pointwise] = Pointwise(_absolute_values)
     slopes: ClassVar[Pointwise] = Pointwise(_absolute_slopes)
     envelope: ClassVar[Pointwise] = Pointwise(_absolute_envelope)
-
-    @property
-    def curvature(self) -> None:
-        """None: the slope jumps at residual 0."""
-        return
 
     def slope_bound(self, largest_prediction: float) -> float:
         """1, whatever the residual."""
@@ -302,6 +286,7 @@ class Huber(Regression):
     threshold: float = 1.0  # t, in units of the label
 
     name: ClassVar[str] = "huber"
+    curvature: ClassVar[float | None] = 1.0  # for residuals below the threshold
     values: ClassVar[Pointwise] = Pointwise(_huber_values)
     slopes: ClassVar[Pointwise] = Pointwise(_huber_slopes)
 
@@ -313,11 +298,6 @@ class Huber(Regression):
     def parameter(self) -> float:
         """The threshold t."""
         return self.threshold
-
-    @property
-    def curvature(self) -> float:
-        """1, for residuals below the threshold."""
-        return 1.0
 
     def slope_bound(self, largest_prediction: float) -> float:
         """Return the threshold, or the largest residual where that is smaller."""
@@ -340,13 +320,9 @@ class LeastSquares(Regression):
     """Linear regression: Lipschitz only because the domain and the labels are bounded; 1-smooth in the prediction."""
 
     name: ClassVar[str] = "least_squares"
+    curvature: ClassVar[float | None] = 1.0
     values: ClassVar[Pointwise] = Pointwise(_squared_values)
     slopes: ClassVar[Pointwise] = Pointwise(_squared_slopes)
-
-    @property
-    def curvature(self) -> float:
-        """1 everywhere."""
-        return 1.0
 
     def slope_bound(self, largest_prediction: float) -> float:
         """Return the largest residual."""
@@ -363,6 +339,7 @@ class Softmax(Loss):
     classes: int  # K
 
     name: ClassVar[str] = "softmax"
+    curvature: ClassVar[float | None] = 0.5  # of diag(p) - p pᵀ, at two classes of chance one half
 
     def __post_init__(self) -> None:
         Loss.__post_init__(self)
@@ -375,11 +352,6 @@ class Softmax(Loss):
     def outputs(self) -> int:
         """K."""
         return self.classes
-
-    @property
-    def curvature(self) -> float:
-        """1/2: the largest eigenvalue of diag(p) - p pᵀ, at two classes of chance one half."""
-        return 0.5
 
     def slope_bound(self, largest_prediction: float) -> float:
         """√2: the norm of p - e_y where all chance is on one wrong class."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from quoron_client.federation.terms import Promised
 
 _LOG = logging.getLogger("quoron.client")
-TWO_SERVERS = "two-servers"
+DIGEST = 32  # bytes of fingerprints, of digests and of chains
 Words = NDArray[np.uint64]
 _OWN = "spec", "chains"  # of the plan and of the servers: no question says them
 _ROWS: Mapping[str, type] = {
@@ -111,6 +111,11 @@ def answer_from_wire(message: federation.MaskedAnswer, length: int) -> tuple[Wor
     if len(values) != 8 * length or len(sealed) != SEALED:
         return None
     return np.frombuffer(values, "<u8").astype(np.uint64, copy=False), sealed
+
+
+def split_digests(digests: bytes) -> list[bytes]:
+    """Return digests that stand one after the other."""
+    return [digests[at : at + DIGEST] for at in range(0, len(digests), DIGEST)]
 
 
 def signature_of(message: helper.HelperConsent | helper.Reply, key: Ed25519PrivateKey) -> bytes:

@@ -19,6 +19,7 @@ the shift only.
 
 from dataclasses import dataclass
 from math import exp, lgamma, log, pi
+from typing import ClassVar
 
 from quoron_privacy.errors import ConfigError, positive
 
@@ -77,14 +78,10 @@ class Moreau:
     """
 
     parameter: float  # λ, in units of model² per loss
+    reach: ClassVar[float] = 0.0  # constants of the loss on the domain suffice
 
     def __post_init__(self) -> None:
         positive(parameter=self.parameter)
-
-    @property
-    def reach(self) -> float:
-        """0: constants of the loss on the domain suffice."""
-        return 0.0
 
     def smoothness(self, *, lipschitz: float, dimension: int) -> float:
         """Return the bound on the Hessian of every item's f_λ, without ridge."""

@@ -8,13 +8,11 @@
 What a client returns comes out of a black box: see `quoron_server.black_box`.
 """
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -22,17 +20,13 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError
-from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore
-from quoron_server.flower.engine import FlowerEngine, Users, declined_named_at_end
-from quoron_server.flower.serving import Attendance, announce, enrol, farewell, to_the_end, wait_for
+from quoron_server.flower.serving import Attendance, carry_out
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
-from quoron_server.rounds import Engine
 from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
-from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import EVERYONE
 
 Identities = Literal["keys", "partitions"]
@@ -114,40 +108,9 @@ def train(
     BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users connect, or the
     run has ended without a model; NoNodeUnderstands; SuperLinkAway.
     """
-    run = training.run
-    described = json.dumps(describe_promise(run, plan, simulation=training.simulation))
-    partitions = plan.problem.users if training.identities == "partitions" else None
-    there = Attendance(grid, action, partitions=partitions)
-
-    def fleet(members: NDArray[np.int64], declined: set[int]) -> Users:
-        announcement, user = pb.Announcement(run=run, description=described), cache(store.registry.user)
-        return Users(there.homes_now, announcement, members, user, declined, action=action, start=start)
-
-    def engine(members: NDArray[np.int64], declined: set[int]) -> Engine:
-        nodes = fleet(members, declined)
-        if not complete:
-            wait_for(members, lambda seconds: _greeted(there, nodes, seconds), waiting)
-            announce(grid, nodes, run, early_ends=training.ends_early)
-        made_up = training.simulation or training.identities == "partitions"
-        return FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early, watched=made_up)
-
-    def remembering(members: NDArray[np.int64]) -> list[int]:
-        """Return the nodes that may keep client state; partitions of a simulation keep none."""
-        return list(fleet(members, set()).homes().values()) if training.identities == "keys" else []
-
-    with farewell(grid, store, run, action, remembering):
-        store.enter(training, plan, "flower-app")
-        complete = Ledger.begun(store.database, run) and Ledger.within(store.database, run).finished
-        if not complete:
-            enrol(store, training.group, 0 if store.registry.seated(run) else plan.problem.users, waiting, there)
-        with declined_named_at_end(run) as declined:
-            return to_the_end(store, training, plan, lambda members: engine(members, declined))
-
-
-def _greeted(there: Attendance, fleet: Users, seconds: float) -> int:
-    """Return how many members have answered a handshake; if some have not, unknown nodes get `seconds` to do so."""
-    known = replace(fleet, names=there.homes)
-    if (found := known.here()) < len(fleet.members):
-        there.greet(seconds)
-        found = known.here()
-    return found
+    described = describe_promise(training.run, plan, simulation=training.simulation)
+    by_partitions = training.identities == "partitions"
+    there = Attendance(grid, action, partitions=plan.problem.users if by_partitions else None)
+    ways: dict[str, Any] = {"seconds": seconds, "early_ends": training.ends_early, "waiting": waiting}
+    ways |= {"action": action, "start": start, "watched": training.simulation or by_partitions}
+    return carry_out(grid, store, training, plan, "flower-app", described, there, **ways)

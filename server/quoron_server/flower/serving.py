@@ -9,9 +9,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -35,12 +35,12 @@ from quoron_server.federation import Described, RunStore
 from quoron_server.flower.engine import FlowerEngine, Users, by_key, declined_named_at_end, identity
 from quoron_server.flower.exchange import Handshakes, NoNodeUnderstands, Outbound, SuperLinkAway, exchange, nodes
 from quoron_server.plan import RunPlan
-from quoron_server.rounds import Engine, RoundEvent
+from quoron_server.rounds import RoundEvent
 from quoron_server.silos import homes
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
-from quoron_server.storage.registry import EVERYONE, OPEN, State
+from quoron_server.storage.registry import EVERYONE, OPEN, Front, State
 from quoron_server.wording import NO_MIN_COHORT, sentence
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to connect, in which the store is closed to other runs
@@ -97,62 +97,81 @@ def serve(
     with Database(database) as opened:
         store = RunStore(opened)
         store.settle()
-        with farewell(grid, store, specification.run, ENDED, lambda members: _homes(grid, store, members)):
-            if not store.enter(specification, plan, "flower"):
-                _carry_out(grid, store, specification, plan, waiting, most_people)
+
+        def fit(members: NDArray[np.int64]) -> None:
+            specifications.require_silos(specification, plan, homes(members, store.registry.silos()))
+
+        described = specifications.describe(specification, plan)
+        seconds, early = specification.seconds, specification.early_ends
+        ways: dict[str, Any] = {"seconds": seconds, "early_ends": early, "waiting": waiting, "check": fit}
+        there = Attendance(grid, most_people=most_people)
+        model = carry_out(grid, store, specification, plan, "flower", described, there, **ways)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
-        return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, ledger.model)
+        return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, model)
 
 
-def _carry_out(
-    grid: Grid, store: RunStore, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
-) -> None:
-    seats = 0 if store.registry.seated(specification.run) else specification.problem.users
-    enrol(store, specification.group, seats, waiting, Attendance(grid, most_people=most_people))
-    silos = store.registry.silos()
-    drawn, _ = retried_while_away(lambda: store.members(specification, plan))
-    try:
-        specifications.require_silos(specification, plan, homes(drawn, silos))
-    except ConfigError as problem:
-        said = str(problem)
-        retried_while_away(lambda: store.end(specification.run, "failed", said))
-        raise
-
-    def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
-        described = json.dumps(specifications.describe(specification, plan))
-        announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(lambda: by_key(grid), announcement, members, cache(store.registry.user), declined, silos=silos)
-        wait_for(members, lambda _: fleet.here(), waiting)
-        seconds, early_ends = specification.seconds, specification.early_ends
-        announce(grid, fleet, specification.run, early_ends=early_ends)
-        return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
-
-    with declined_named_at_end(specification.run) as declined:
-        to_the_end(store, specification, plan, lambda members: engine(members, declined))
-
-
-def to_the_end(
-    store: RunStore, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
+def carry_out(
+    grid: Grid,
+    store: RunStore,
+    asked: Described,
+    plan: RunPlan,
+    front: Front,
+    described: Mapping[str, Any],
+    there: "Attendance",
+    *,
+    seconds: float,
+    early_ends: bool,
+    waiting: float,
+    action: str | None = None,
+    start: NDArray[np.float64] | None = None,
+    watched: bool = False,
+    check: Callable[[NDArray[np.int64]], None] = lambda members: None,
 ) -> NDArray[np.float64]:
-    """Carry out or resume a run, end it, and return its model. `engine` makes the engine of the members, user by slot.
+    """Carry out or resume a run, end it, and return its model: of nodes that are `there`, with `described` announced.
 
-    Errors that a later start may mend leave the run open: LedgerUnavailable, OtherVersion, SuperLinkAway,
+    It begins once enough users are connected; its rounds, once all members are or `waiting` seconds are over. `action`
+    and `start` as in `Users`, `watched` as in `FlowerEngine`; `check` raises ConfigError for members who cannot be in
+    it. Errors that a later start may mend leave the run open: LedgerUnavailable, OtherVersion, SuperLinkAway,
     NoNodeUnderstands.
     """
-    try:
-        members = retried_while_away(lambda: store.begin(specification, plan))
-        asks = engine(members)
-        model = retried_while_away(lambda: store.carry_out(specification, plan, asks, [LogObserver()]))
-    except (LedgerUnavailable, OtherVersion, SuperLinkAway, NoNodeUnderstands):
-        raise
-    except QuoronError as problem:
-        how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
-        said = str(problem)
-        retried_while_away(lambda: store.end(specification.run, how, said))
-        raise
-    retried_while_away(lambda: store.end(specification.run, "complete"))
-    return model
+    run, known = asked.run, cache(store.registry.user)
+    announcement = pb.Announcement(run=run, description=json.dumps(described))
+
+    def fleet(members: NDArray[np.int64], declined: set[int]) -> Users:
+        silos = store.registry.silos()
+        return Users(there.homes_now, announcement, members, known, declined, silos=silos, action=action, start=start)
+
+    def remembering(members: NDArray[np.int64]) -> Iterable[int]:
+        """Return the nodes that may keep client state; partitions of a simulation keep none."""
+        return fleet(members, set()).homes().values() if there.by_keys else ()
+
+    with farewell(grid, store, run, action or ENDED, remembering), declined_named_at_end(run) as declined:
+        if store.enter(asked, plan, front):
+            return Ledger.within(store.database, run).model
+        released = Ledger.begun(store.database, run) and Ledger.within(store.database, run).finished
+        if not released:
+            seats = 0 if store.registry.seated(run) else plan.problem.users
+            enrol(store, asked.group, seats, waiting, there)
+        drawn, _ = retried_while_away(lambda: store.members(asked, plan))
+        try:
+            check(drawn)
+            members = retried_while_away(lambda: store.begin(asked, plan))
+            users = fleet(members, declined)
+            if not released:
+                wait_for(members, lambda patience: there.greeted_of(users, patience), waiting)
+                announce(grid, users, run, early_ends=early_ends)
+            engine = FlowerEngine(grid, users, run, plan.problem, seconds, early_ends, watched=watched)
+            model = retried_while_away(lambda: store.carry_out(asked, plan, engine, [LogObserver()]))
+        except (LedgerUnavailable, OtherVersion, SuperLinkAway, NoNodeUnderstands):
+            raise
+        except QuoronError as problem:
+            how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
+            said = str(problem)
+            retried_while_away(lambda: store.end(run, how, said))
+            raise
+        retried_while_away(lambda: store.end(run, "complete"))
+        return model
 
 
 class _Waiting:
@@ -190,7 +209,7 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "At
         known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
         store.registry.seen(user for user in known.values() if user is not None)
-        found = store.registry.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
+        found = store.registry.standing(group)["active"] + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.handshakes.require_node(late=True)  # nodes that were enrolled earlier may have another app now
             break
@@ -230,10 +249,23 @@ class Attendance:
 
     def homes_now(self) -> dict[str, int]:
         """Return `homes` for a round, which unknown nodes may not delay: a key names a node without a handshake."""
-        if self._partitions is None:
+        if self.by_keys:
             return by_key(self._grid)
         self.greet(_BRIEFLY)
         return self.homes()
+
+    @property
+    def by_keys(self) -> bool:
+        """Whether nodes are known by their keys."""
+        return self._partitions is None
+
+    def greeted_of(self, fleet: Users, seconds: float) -> int:
+        """Return how many members have answered a handshake; if some have not, unknown nodes get `seconds` to do so."""
+        known = replace(fleet, names=self.homes)
+        if (found := known.here()) < len(fleet.members):
+            self.greet(seconds)
+            found = known.here()
+        return found
 
     def greet(self, seconds: float) -> None:
         """Send a handshake to every node that is due, and wait at most `seconds`. Raises NoNodeUnderstands."""
@@ -317,11 +349,6 @@ def farewell(
                     exchange(grid, messages, group="farewell", seconds=_FAREWELL_SECONDS)
             except QuoronError as error:
                 _log.warning("not all members know that the run has ended: %s", error)
-
-
-def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[int]:
-    silos, user = store.registry.silos(), cache(store.registry.user)
-    return Users(lambda: by_key(grid), pb.Announcement(), members, user, silos=silos).homes().values()
 
 
 def retried_while_away(work: Callable[[], T]) -> T:

@@ -37,7 +37,7 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import TWO_SERVERS, signature_of
+from quoron_client.protocol.masked import DIGEST, signature_of, split_digests
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
@@ -77,7 +77,6 @@ _lists = sa.Table(
 )
 
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
-DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
@@ -266,8 +265,8 @@ class Helped:
         """Return the units that follow from the plan that this second server has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
-        if plan.guarantee.trust_model != TWO_SERVERS:
-            raise Refused(f"Expected a plan of trust model {TWO_SERVERS}, got {plan.guarantee.trust_model}.")
+        if plan.guarantee.trust_model != "two-servers":
+            raise Refused(f"Expected a plan of trust model two-servers, got {plan.guarantee.trust_model}.")
         require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         if specification.early_ends:
             raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")
@@ -508,8 +507,8 @@ def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> byte
 
 def _count(rounds: dict[bytes, list[int]], answered: AnsweredList) -> None:
     """Whose masks were lifted in a round."""
-    left_out = set(_split(answered.left_out))
-    for each in _split(answered.fingerprints):
+    left_out = set(split_digests(answered.left_out))
+    for each in split_digests(answered.fingerprints):
         if each not in left_out:
             rounds.setdefault(each, []).append(answered.round)
 
@@ -519,7 +518,3 @@ def _with_list(answered: AnsweredList) -> pb.Reply:
     reply = pb.Reply.FromString(answered.reply)
     reply.fingerprints = answered.fingerprints
     return reply
-
-
-def _split(fingerprints: bytes) -> list[bytes]:
-    return [fingerprints[at : at + DIGEST] for at in range(0, len(fingerprints), DIGEST)]

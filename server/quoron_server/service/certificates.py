@@ -336,14 +336,6 @@ def check_name(name: str) -> None:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 
-def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
-    """Return the certificate of a PEM text; IdentityError names `source`."""
-    try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError:
-        raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
-
-
 def strong(certificate: x509.Certificate) -> bool:
     """Return whether its key cannot be computed: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()

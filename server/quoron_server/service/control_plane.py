@@ -19,7 +19,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import journal, security, tokens
-from quoron_server.service.client_plane import ConnectionLimiter, RateLimit
+from quoron_server.service.client_plane import ConnectionLimiter, RateLimit, Refused
 from quoron_server.service.manager import Counts, Manager
 from quoron_server.service.records import UnknownRun, outside, retried_once
 
@@ -55,8 +55,8 @@ class TokenGate(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         try:
             _token(self._tokens, handler_call_details.invocation_metadata)
-        except _Refused as refused:
-            return self._refusing(*refused.args)
+        except Refused as refused:
+            return self._refusing(refused.code, refused.words)
         return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
@@ -252,8 +252,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """Return the name of the caller; end the call here if it may not."""
         try:
             token = _token(self._tokens, context.invocation_metadata())
-        except _Refused as refused:
-            await context.abort(*refused.args)
+        except Refused as refused:
+            await context.abort(refused.code, refused.words)
             raise
         if self._connection_limiter is not None:
             self._connection_limiter.admit(context.peer(), token.sha256)
@@ -262,22 +262,18 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         return token.name
 
 
-class _Refused(Exception):
-    """A call is turned away for its token: the status and why."""
-
-
 def _token(file: Path, metadata: Iterable[Any]) -> tokens.Token:
-    """Return the good token of a call's metadata. Raises _Refused."""
+    """Return the good token of a call's metadata. Raises Refused."""
     bearer = security.bearer(tuple(metadata))
     try:
         token = None if bearer is None else tokens.find(file, bearer)
     except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
         _log.error("no call can be accepted: %s", error)
-        raise _Refused(grpc.StatusCode.UNAVAILABLE, UNREADABLE) from None
+        raise Refused(grpc.StatusCode.UNAVAILABLE, UNREADABLE) from None
     if token is None:
-        raise _Refused(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+        raise Refused(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
     if (why := token.refusal()) is not None:
-        raise _Refused(grpc.StatusCode.UNAUTHENTICATED, why)
+        raise Refused(grpc.StatusCode.UNAUTHENTICATED, why)
     return token
 
 

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import check_signature, read_second_server_key, row_to_wire
+from quoron_client.protocol.masked import DIGEST, check_signature, read_second_server_key, row_to_wire, split_digests
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import rows
@@ -64,7 +64,6 @@ EACH = 0.01  # and for each entry of a list
 _PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
-_DIGEST = 32
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
 _log = logging.getLogger("quoron")
 _helped = sa.Table(
@@ -83,66 +82,6 @@ class ServerAway(LedgerUnavailable):
 
 class ServerDisagrees(OtherVersion):
     """The second server does not answer what it was asked: the run is left as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A round whose list was sent, or was about to be."""
-
-    chain: bytes
-    used: bytes | None
-    total: Words | None
-    answered: int
-
-
-class MaskedSums:
-    """What the coordinator's database keeps of a round until it is committed: its list's chain, and its masked sum.
-
-    After the commit only the chain is left: no sum, and not how many were in it. Every method is one transaction and
-    may be repeated.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        database.ensure(SCHEMA)
-
-    def chain_before(self, run: str, round_: int) -> bytes:
-        """After the list of the round before, as it was sent."""
-        query = sa.select(SUMS.c.chain).where(SUMS.c.run == run, SUMS.c.round == round_ - 1)
-        found = self._database.all(query)
-        if not found:
-            raise ServerDisagrees(
-                f"Expected the chain of lists of run {run} up to round {round_} in this database, found none: it was "
-                "put back. Cancel the run."
-            )
-        return bytes(found[0][0])
-
-    def held(self, run: str, round_: int) -> Held | None:
-        """Return a round that is not committed, if its list was made."""
-        found = self._database.all(sa.select(SUMS).where(SUMS.c.run == run, SUMS.c.round == round_))
-        if not found:
-            return None
-        row = found[0]
-        return Held(
-            row.chain, row.used, None if row.total is None else np.frombuffer(row.total, "<u8"), row.answered or 0
-        )
-
-    def hold(self, run: str, round_: int, held: Held) -> None:
-        """Keep the list and the sum of a round, in place of one that the second server does not have."""
-        total = None if held.total is None else held.total.astype("<u8").tobytes()
-        row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
-        with self._database.writing() as connection:
-            connection.execute(SUMS.delete().where(SUMS.c.run == run, SUMS.c.round == round_))
-            connection.execute(SUMS.insert().values(run=run, round=round_, **row))
-
-    def forget(self, run: str, *, before: int | None = None) -> None:
-        """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
-        which = sa.and_(SUMS.c.run == run, SUMS.c.answered.is_not(None))
-        if before is not None:
-            which = sa.and_(which, SUMS.c.round < before)
-        with self._database.writing() as connection:
-            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
-        self._database.checkpoint()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +105,11 @@ class _Gathered:
 
 
 class Helping:
-    """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block."""
+    """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block.
+
+    Of a round its list's chain and its masked sum are kept until it is committed. After the commit only the chain is
+    left: no sum, and not how many were in it. Every method is one transaction and may be repeated.
+    """
 
     def __init__(self, link: SecondServerLink, database: Database) -> None:
         """Raise IdentityError for files that will not do."""
@@ -176,7 +119,47 @@ class Helping:
         self._lock = threading.Lock()
         files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
-        self.sums = MaskedSums(database)
+        database.ensure(SCHEMA)
+
+    def chain_before(self, run: str, round_: int) -> bytes:
+        """After the list of the round before, as it was sent."""
+        found = self.held(run, round_ - 1)
+        if found is None:
+            raise ServerDisagrees(
+                f"Expected the chain of lists of run {run} up to round {round_} in this database, found none: it was "
+                "put back. Cancel the run."
+            )
+        return bytes(found.chain)
+
+    def held(self, run: str, round_: int) -> Any:
+        """Return the row of a round whose list was sent, or was about to be; None of others."""
+        found = self._database.all(sa.select(SUMS).where(SUMS.c.run == run, SUMS.c.round == round_))
+        return found[0] if found else None
+
+    def hold(
+        self,
+        run: str,
+        round_: int,
+        chain: bytes,
+        used: bytes | None = None,
+        total: Words | None = None,
+        answered: int | None = None,
+    ) -> None:
+        """Keep the list and the sum of a round, in place of one that the second server does not have."""
+        row = {"run": run, "round": round_, "chain": chain, "used": used, "answered": answered}
+        row |= {"total": None if total is None else total.astype("<u8").tobytes()}
+        with self._database.writing() as connection:
+            connection.execute(SUMS.delete().where(SUMS.c.run == run, SUMS.c.round == round_))
+            connection.execute(SUMS.insert().values(row))
+
+    def forget(self, run: str, *, before: int | None = None) -> None:
+        """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
+        which = sa.and_(SUMS.c.run == run, SUMS.c.answered.is_not(None))
+        if before is not None:
+            which = sa.and_(which, SUMS.c.round < before)
+        with self._database.writing() as connection:
+            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
+        self._database.checkpoint()
 
     def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """Its consent to a run, kept from the first time on. Raises ServerAway and ServerDisagrees."""
@@ -216,7 +199,7 @@ class Helping:
             known = registry.run(row.run)
             if known is not None and known.state in OPEN:
                 continue
-            self.sums.forget(row.run)
+            self.forget(row.run)
             if away:  # callers that wait for an end wait for one try
                 continue
             try:
@@ -350,11 +333,11 @@ class HelpedEngine(Observer):
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the commit."""
-        self.helping.sums.forget(self.specification.run, before=event.round + 1)
+        self.helping.forget(self.specification.run, before=event.round + 1)
 
     def finished(self, model: Any) -> None:
         """What a kill has left."""
-        self.helping.sums.forget(self.specification.run)
+        self.helping.forget(self.specification.run)
 
     def ask(self, question: Question) -> RingSums:
         """The sum of who answered, with the second server's noise, and the chain of all lists; as `GrpcEngine` raises,
@@ -364,10 +347,10 @@ class HelpedEngine(Observer):
         if not hasattr(asked, "chains"):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.sums.chain_before(run, round_) if round_ else FIRST
+        before = self.helping.chain_before(run, round_) if round_ else FIRST
         reply = None
         if not self._begun:
-            self.helping.sums.forget(run, before=round_)  # of a round whose commit came just before a kill
+            self.helping.forget(run, before=round_)  # of a round whose commit came just before a kill
             self.helping.require_same_key(self.specification, self.plan)
             reply = self.helping.recall(run, round_)
         self._begun = True
@@ -388,7 +371,7 @@ class HelpedEngine(Observer):
         chain = next_chain(before, round_, entries)
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
-        self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
+        self.helping.hold(run, round_, chain, used, total, len(entries))
         plan = bytes.fromhex(digest(self.plan))
         head = helper_pb2.HelperList(run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries))
         return self.helping.sum(head, entries)
@@ -396,19 +379,19 @@ class HelpedEngine(Observer):
     def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the second server's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
-        length, held = self._length(round_) * self._groups, self.helping.sums.held(run, round_)
+        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
         counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
-        if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
+        if len(reply.values) != 8 * length or len(reply.left_out) % DIGEST:
             raise ServerDisagrees(
                 f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
             )
         lifted = np.frombuffer(reply.values, "<u8").astype(np.uint64)
-        left_out = _split(reply.left_out)
+        left_out = split_digests(reply.left_out)
         same = held is not None and held.chain == reply.chain
-        if same and held is not None and held.total is not None and held.used is not None and not left_out:
-            total = rows.less(held.total.astype(np.uint64), lifted)
+        if same and held.total is not None and not left_out:
+            total = rows.less(np.frombuffer(held.total, "<u8").astype(np.uint64), lifted)
             return RingSums(total, held.used, held.answered, counted)
-        listed = sorted(self._gathered if same and self._gathered else set(_split(reply.fingerprints)))
+        listed = sorted(self._gathered if same and self._gathered else set(split_digests(reply.fingerprints)))
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
             raise ServerDisagrees(
@@ -425,7 +408,7 @@ class HelpedEngine(Observer):
             )
         kept = [each for each in listed if each not in set(left_out)]
         used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
-        self.helping.sums.hold(run, round_, Held(reply.chain, None, None, 0))
+        self.helping.hold(run, round_, reply.chain)
         total = self._totals(round_, [self._gathered[each] for each in kept])
         return RingSums(rows.less(total, lifted), used, len(kept), counted)
 
@@ -471,7 +454,3 @@ class HelpedEngine(Observer):
         for each in gathered:
             totals[each.entry.group] += each.values
         return totals.reshape(-1)
-
-
-def _split(fingerprints: bytes) -> list[bytes]:
-    return [fingerprints[at : at + _DIGEST] for at in range(0, len(fingerprints), _DIGEST)]

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,19 +37,10 @@ from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
-from quoron_server.service import running as attending
 from quoron_server.service.journal import Feed
 from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
-from quoron_server.service.running import (
-    FeedObserver,
-    GrpcEngine,
-    Running,
-    RunStopped,
-    Standing,
-    standing,
-    until_published,
-)
+from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import homes
 from quoron_server.specification import OtherPlan, RunSpecification
@@ -169,7 +160,7 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan, self.counts.commits)
+        return Running(specification, plan, self._database, self.counts.commits)
 
     async def stop(self) -> None:
         """Stop every run where it is; the next start resumes it."""
@@ -287,23 +278,27 @@ class Manager:
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
         """Return the public event of what a run waits for; None between two rounds."""
-        waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
+        waiting, active = self._waiting.get(run), self._active.get(run)
         if why := self.records.away:
             return {"kind": "awaits", "what": "ledger", "error": why}
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                return attending.users_awaited(wanted, await self.users.standing(wanted.group))
-        if active is None or session is None:
-            return None
-        here, rounds = session.count(self.sessions.here(session)), active.plan.cost.rounds
-        return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
+                figures = await self.users.standing(wanted.group) | {"needed": wanted.problem.users}
+                event = {"kind": "awaits", "what": "users", **figures, "group": wanted.group}
+                return event | {"min_cohort": wanted.min_cohort}
+        return None if active is None else active.awaited(self.sessions)
 
-    def standing(self) -> list[Standing]:
-        """Return the public progress of every open run."""
-        running = [standing(run, self.sessions) for run in self._active.values()]
-        left = [Standing(name, "paused", {"run_rounds_done": feed.rounds}) for name, feed in self._paused.items()]
-        return [*running, *(Standing(name, "waiting", {"run_rounds_done": 0}) for name in self._waiting), *left]
+    def standing(self) -> dict[str, Mapping[str, float | None]]:
+        """Return the public progress of every open run, by the names of metrics."""
+        running = {name: run.standing(self.sessions) for name, run in self._active.items()}
+        waiting = {name: {"run_rounds_done": 0} for name in self._waiting}
+        return running | waiting | {name: {"run_rounds_done": feed.rounds} for name, feed in self._paused.items()}
+
+    @property
+    def waiting(self) -> int:
+        """Number of runs that wait for users."""
+        return len(self._waiting)
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored, and report why to its watchers."""
@@ -356,8 +351,8 @@ class Manager:
             how = "cancelled"
         except BelowMinCohort as problem:
             how, error = "below-min-cohort", str(problem)
-            if run.specification.participation == "public" and (gathering := run.gathering) is not None:
-                error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
+            if run.specification.participation == "public":
+                error += await self._read(lambda: self.records.missing(run.name, run.unwilling()))
         except OtherVersion as problem:
             if not run.cancelled:
                 run.publish()
@@ -393,21 +388,18 @@ class Manager:
         members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
         run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
-        if (session := self.sessions.runs.get(run.name)) is None:
+        if (session := run.session) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self.registry.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
             helped: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
-            session = self.sessions.open(
+            run.session = session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **helped
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
-        run.gathering = attending.Gathering(wanted, session, over=begun)
-        if run.cancelled or self._stopping.is_set():  # while its members were drawn: `cancel` waits for its end
-            run.gathering.stop()
         try:
-            await run.gathering.wait(max(loop.time(), self._gathered))
+            await run.gather(session, max(loop.time(), self._gathered), over=begun)
         except BelowMinCohort:
             self._require_clock(run)
             raise
@@ -431,7 +423,7 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers: list[Observer] = [FeedObserver(run, session, loop, self._database)]
+        observers: list[Observer] = [run]
         engine: Any = run.engine  # with two servers its sums are still masked
         if helping is not None:
             engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
@@ -440,9 +432,9 @@ class Manager:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._store.carry_out(*given))
         except BelowMinCohort:  # also published on the schedule
-            await until_published(run, session, self._stopping)
+            await run.until_published(self._stopping)
             raise
-        await until_published(run, session, self._stopping)
+        await run.until_published(self._stopping)
 
     def _require_clock(self, run: Running) -> None:
         """Raise LedgerUnavailable while the clock is set back: absences then are this machine's fault."""

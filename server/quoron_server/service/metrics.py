@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
@@ -206,7 +206,7 @@ class Metrics(ServerMetrics[Stored]):
             if account is not None:
                 left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
             groups[name] = sum(charge.epsilon for charge in charges), left
-        users = {name: asdict(self._registry.standing(name)) for name in sorted({*groups, EVERYONE})}
+        users = {name: self._registry.standing(name) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
     def _of_store(self, stored: Stored | None) -> Iterator[Metric]:
@@ -227,7 +227,7 @@ class Metrics(ServerMetrics[Stored]):
         paused = open_runs if all_wait else len(self._manager.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
         yield family("runs_ended", "Runs that have ended, by how.", ended)
-        waiting = 0 if all_wait else len([each for each in self._manager.standing() if each.state == "waiting"])
+        waiting = 0 if all_wait else self._manager.waiting
         going = open_runs - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
         yield family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
@@ -244,7 +244,7 @@ class Metrics(ServerMetrics[Stored]):
     def _of_runs(self) -> Iterator[Metric]:
         runs = self._manager.standing()
         for name, words in _PER_RUN.items():
-            found = [({"run": run.run}, run.figures.get(name)) for run in runs]
+            found = [({"run": run}, figures.get(name)) for run, figures in runs.items()]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
 
     def _of_time(self) -> Iterator[Metric]:

@@ -258,13 +258,13 @@ class Users:
             self.poll()
         except ConfigError:
             return False
-        active = self._registry.standing(group).active
+        active = self._registry.standing(group)["active"]
         self._counted[group] = active - before
         return active >= needed
 
     async def standing(self, group: str) -> dict[str, int]:
         """Return how many users of a group are active, away and retired."""
-        return asdict(await retried_once(lambda: self._registry.standing(group)))
+        return await retried_once(lambda: self._registry.standing(group))
 
     async def watch(self) -> None:
         """Every few seconds, without end, mark the connected users as seen and retire the revoked ones."""

@@ -115,88 +115,6 @@ class GrpcEngine:
             self._pending.cancel()
 
 
-@dataclass(slots=True, eq=False)
-class Gathering:
-    """The wait until enough members of a run are connected and have agreed; nothing is charged before.
-
-        gathering = Gathering(specification, session)
-        await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort at the deadline
-
-    The wait is a function of connections, terms and owners' limits, never of an answer:
-    docs/privacy/public-participation.md.
-    """
-
-    wanted: RunSpecification
-    session: RunSession
-    until: float = 0.0  # loop time of the deadline
-    over: bool = False  # enough have agreed, or the run has begun before
-    willing: int = 0  # members that had agreed at the last poll: exact times may reveal how long files are
-    _left: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def needed(self) -> int:
-        """Number of members that must agree."""
-        return willing_needed(self.wanted)
-
-    def stop(self) -> None:
-        """End the wait: the run does not begin now."""
-        self._left.set()
-
-    async def wait(self, begins: float) -> None:
-        """Wait from loop time `begins` on, as long as declared. Raises BelowMinCohort then; RunStopped after `stop`.
-
-        The beginning of a run depends on who is connected and has agreed, polled once a second unless early ends are
-        accepted.
-        """
-        loop, wanted = asyncio.get_running_loop(), self.wanted
-        self.until = begins + wanted.waiting
-        pause = poll_seconds(wanted.seconds, early_ends=wanted.early_ends)
-        while not self._left.is_set():
-            self.willing = self.session.count(self.session.present)
-            self.over = self.over or self.willing >= self.needed
-            if self.over:
-                return
-            if loop.time() >= self.until:
-                raise BelowMinCohort(
-                    f"No minimum cohort of willing clients: {self.willing} of {len(self.session.members)} were "
-                    f"connected and had agreed to take part after {wanted.waiting:g} seconds, {self.needed} were "
-                    "needed. Nobody was asked and nothing was charged. See that clients run and that their owners' "
-                    "limits leave room, then submit another run."
-                )
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), min(pause, self.until - loop.time()))
-        raise RunStopped(f"Run {wanted.run} was stopped before it began.")
-
-    def unwilling(self) -> list[int]:
-        """Return members that are not connected or have not agreed; as many as are named."""
-        return sorted(self.session.users - self.session.present)[: MOST_SHOWN + 1]
-
-
-def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[str, Any]:
-    """Return the public event of a run with too few users; `there` has their numbers by state."""
-    figures = dict(there) | {"needed": wanted.problem.users, "group": wanted.group}
-    return {"kind": "awaits", "what": "users", **figures, "min_cohort": wanted.min_cohort}
-
-
-def awaited(
-    wanted: RunSpecification, session: RunSession, gathering: Gathering | None, connected: int, *, rounds: int
-) -> dict[str, Any] | None:
-    """Return the public event of a run that waits for consent, reconnections or answers; None between two rounds."""
-    now, here = asyncio.get_running_loop().time(), {"connected": connected}
-    if gathering is not None and not gathering.over:
-        here |= {"willing": gathering.willing, "needed": gathering.needed, "members": len(session.members)}
-        return {"kind": "awaits", "what": "willing", **here, **_ends(gathering.until - now)}
-    if session.open is None:
-        left = session.gathered - now
-        return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
-    question = session.open.question
-    figures = {"round": question.round, "rounds": rounds, "asked": question.messages, **here}
-    if question.attended:  # who answers, and when, is public: docs/privacy/public-participation.md
-        figures["answered"] = int(np.count_nonzero(session.open.status != Status.MISSING))
-    ends = _ends(session.open.closes - now)
-    return {"kind": "awaits", "what": "answers", **figures, **ends, "min_cohort": wanted.min_cohort}
-
-
 def _ends(seconds: float) -> dict[str, Any]:
     """Return the time of day of a deadline, and the seconds until then, for readers with another clock."""
     ends = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
@@ -204,13 +122,19 @@ def _ends(seconds: float) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """A run that this coordinator carries out, or will carry out once enough users are enrolled."""
+class Running(Observer):
+    """A run that this coordinator carries out, or will carry out once enough users are enrolled.
+
+    It waits until enough members are connected and have agreed; nothing is charged before. As an observer of its own
+    rounds it publishes them on the schedule, which does not depend on who answered.
+    """
 
     specification: RunSpecification
     plan: RunPlan
+    database: Database
     commits: Histogram  # of published rounds, of all runs of a coordinator
     feed: Feed = field(default_factory=Feed)
+    session: RunSession | None = None
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
@@ -219,82 +143,119 @@ class Running:
     unpublished: list[tuple[dict[str, Any], float]] = field(default_factory=list)
     moved: float = math.inf  # loop time at which it began, was resumed, or published a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
-    gathering: Gathering | None = None
     begun: bool = False  # members may have been asked, and all are charged
-
-    def publish(self) -> None:
-        """Add the committed rounds to the feed."""
-        if self.unpublished:
-            self.moved = asyncio.get_running_loop().time()
-        while self.unpublished:
-            event, committed = self.unpublished.pop(0)
-            self.feed.add(named(event, self.names))
-            self.commits.observe(committed)
-
-    def stop(self) -> None:
-        """Cancel what the run waits for."""
-        for waits in (self.gathering, self.engine):
-            if waits is not None:
-                waits.stop()
+    until: float | None = None  # loop time of the deadline for members to agree, while they are waited for
+    willing: int = 0  # members that had agreed at the last poll: exact times may reveal how long files are
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def name(self) -> str:
         """Name of the run."""
         return self.specification.run
 
+    @property
+    def needed(self) -> int:
+        """Number of members that must agree."""
+        return willing_needed(self.specification)
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The public progress of an open run; its `figures` by the names of their metrics."""
+    async def gather(self, session: RunSession, begins: float, *, over: bool = False) -> None:
+        """Wait until enough members have agreed, from loop time `begins` on as long as declared. Raises BelowMinCohort
+        then; RunStopped after `stop`. It is `over` at once for a run that has begun before.
 
-    run: str
-    state: str  # waiting, running or paused
-    figures: Mapping[str, float | None]
+        The beginning of a run depends on who is connected and has agreed, polled once a second unless early ends are
+        accepted. The wait is a function of connections, terms and owners' limits, never of an answer:
+        docs/privacy/public-participation.md.
+        """
+        wanted = self.specification
+        self.until = begins + wanted.waiting
+        pause = poll_seconds(wanted.seconds, early_ends=wanted.early_ends)
+        while not self._stopped.is_set():
+            self.willing = session.count(session.present)
+            if over or self.willing >= self.needed:
+                self.until = None
+                return
+            if self._loop.time() >= self.until:
+                raise BelowMinCohort(
+                    f"No minimum cohort of willing clients: {self.willing} of {len(session.members)} were connected "
+                    f"and had agreed to take part after {wanted.waiting:g} seconds, {self.needed} were needed. Nobody "
+                    "was asked and nothing was charged. See that clients run and that their owners' limits leave room, "
+                    "then submit another run."
+                )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), min(pause, self.until - self._loop.time()))
+        raise RunStopped(f"Run {self.name} was stopped before it began.")
 
+    def unwilling(self) -> list[int]:
+        """Return members that are not connected or have not agreed; as many as are named."""
+        session = self.session
+        return [] if session is None else sorted(session.users - session.present)[: MOST_SHOWN + 1]
 
-def standing(run: Running, sessions: Sessions) -> Standing:
-    """Return the progress of a run that is carried out."""
-    wanted, session, moved = run.specification, sessions.runs.get(run.name), run.moved
-    if session is not None:  # not before clients have had time to reconnect, and a round its time for answers
-        moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
-    figures = {
-        "run_rounds_done": run.feed.rounds,
-        "run_rounds_planned": run.plan.cost.rounds,
-        "run_round_seconds": (1 + PAUSE) * wanted.seconds,
-        "run_idle_seconds": math.floor(max(0.0, asyncio.get_running_loop().time() - moved)),
-        "run_members": wanted.problem.users,
-        "run_members_connected": None if session is None else session.count(sessions.here(session)),
-        "run_min_cohort": wanted.min_cohort,
-    }
-    return Standing(run.name, "running", figures)
-
-
-def published_at(session: RunSession, run: Running) -> float:
-    """Return the loop time at which the result of the last round may be published."""
-    return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
-
-
-async def until_published(run: Running, session: RunSession, stopping: asyncio.Event) -> None:
-    """Wait for the schedule to publish the end of a run, unless the coordinator shuts down."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout_at(published_at(session, run)):
-            await stopping.wait()
-    run.publish()
-
-
-@dataclass(slots=True, eq=False)
-class FeedObserver(Observer):
-    """Adds rounds to the feed, from the run's thread."""
-
-    run: Running
-    session: RunSession
-    loop: asyncio.AbstractEventLoop
-    database: Database
+    def stop(self) -> None:
+        """Cancel what the run waits for: it does not begin, or go on, now."""
+        self._stopped.set()
+        if self.engine is not None:
+            self.engine.stop()
 
     def round_finished(self, event: RoundEvent) -> None:
-        """Queue a committed round. It is published on the schedule, which does not depend on who answered."""
-        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)), self.database.committed)
+        """Queue a committed round, from the run's own thread."""
+        self._loop.call_soon_threadsafe(self._keep, public(asdict(event)), self.database.committed)
 
     def _keep(self, event: dict[str, Any], committed: float) -> None:
-        self.run.unpublished.append((event, committed))
-        self.loop.call_at(published_at(self.session, self.run), self.run.publish)
+        self.unpublished.append((event, committed))
+        self._loop.call_at(self._published_at(), self.publish)
+
+    def _published_at(self) -> float:
+        """Return the loop time at which the result of the last round may be published."""
+        due = -math.inf if self.session is None else self.session.due
+        return opening(due, self._loop.time(), self.specification.seconds)
+
+    def publish(self) -> None:
+        """Add the committed rounds to the feed."""
+        if self.unpublished:
+            self.moved = self._loop.time()
+        while self.unpublished:
+            event, committed = self.unpublished.pop(0)
+            self.feed.add(named(event, self.names))
+            self.commits.observe(committed)
+
+    async def until_published(self, stopping: asyncio.Event) -> None:
+        """Wait for the schedule to publish the end of the run, unless the coordinator shuts down."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._published_at()):
+                await stopping.wait()
+        self.publish()
+
+    def awaited(self, sessions: Sessions) -> dict[str, Any] | None:
+        """Return the public event of a wait for consent, reconnections or answers; None between two rounds."""
+        wanted, session, now = self.specification, self.session, self._loop.time()
+        if session is None:
+            return None
+        here = {"connected": session.count(sessions.here(session))}
+        if self.until is not None:
+            here |= {"willing": self.willing, "needed": self.needed, "members": len(session.members)}
+            return {"kind": "awaits", "what": "willing", **here, **_ends(self.until - now)}
+        if session.open is None:
+            left = session.gathered - now
+            return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
+        question = session.open.question
+        figures = {"round": question.round, "rounds": self.plan.cost.rounds, "asked": question.messages, **here}
+        if question.attended:  # who answers, and when, is public: docs/privacy/public-participation.md
+            figures["answered"] = int(np.count_nonzero(session.open.status != Status.MISSING))
+        ends = _ends(session.open.closes - now)
+        return {"kind": "awaits", "what": "answers", **figures, **ends, "min_cohort": wanted.min_cohort}
+
+    def standing(self, sessions: Sessions) -> Mapping[str, float | None]:
+        """Return the public progress of a run that is carried out, by the names of metrics."""
+        wanted, session, moved = self.specification, self.session, self.moved
+        if session is not None:  # not before clients have had time to reconnect, and a round its time for answers
+            moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
+        return {
+            "run_rounds_done": self.feed.rounds,
+            "run_rounds_planned": self.plan.cost.rounds,
+            "run_round_seconds": (1 + PAUSE) * wanted.seconds,
+            "run_idle_seconds": math.floor(max(0.0, self._loop.time() - moved)),
+            "run_members": wanted.problem.users,
+            "run_members_connected": None if session is None else session.count(sessions.here(session)),
+            "run_min_cohort": wanted.min_cohort,
+        }

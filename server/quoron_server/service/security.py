@@ -7,7 +7,6 @@
 """
 
 import datetime as dt
-import ipaddress
 import logging
 import threading
 import time
@@ -20,6 +19,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from quoron_client.protocol import is_loopback
 from quoron_client.protocol.identity import days_left, ending
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
@@ -54,7 +54,7 @@ class Held:
     def read(cls, certificate: Path, key: Path, authority: Path) -> "Held":
         """Raise IdentityError for files that cannot be read, do not belong together, or are not valid now."""
         chain, secret, roots = (certificates.read(path) for path in (certificate, key, authority))
-        shown = certificates.parse_certificate(chain, str(certificate))
+        shown = certificates.parse_authorities(chain, str(certificate))[0]
         try:
             held = serialization.load_pem_private_key(secret, None)
         except (ValueError, TypeError):
@@ -255,7 +255,7 @@ def caller(
     if not shown:
         return None
     try:
-        certificate = certificates.parse_certificate(bytes(shown[0]), "the connection")
+        certificate = certificates.parse_authorities(bytes(shown[0]), "the connection")[0]
         above = certificates.parse_authorities(bytes((auth.get("x509_pem_cert_chain") or shown)[0]), "the connection")
     except IdentityError:
         return None
@@ -280,15 +280,6 @@ def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:
     """Return the token of a call, from `authorization: Bearer <token>`."""
     given = _one(metadata, "authorization")
     return given.removeprefix("Bearer ") if given is not None and given.startswith("Bearer ") else None
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether host:port is reachable from this machine only."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _one(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | None:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from grpc import StatusCode
@@ -29,7 +29,7 @@ from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import rounds
-from quoron_server.service.client_stream import Backlog
+from quoron_server.service.client_stream import Backlog, ClientStream
 from quoron_server.silos import by_client, homes
 from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
 
@@ -155,21 +155,6 @@ def summed(question: Question, shape: tuple[int, ...]) -> int:
     return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
 
 
-class Connection(Protocol):
-    """One connected client."""
-
-    user: int
-
-    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
-        """Queue a message, a question with its body; return its bytes, or 0 if it is dropped. Never blocks."""
-
-    def over(self, run: str) -> None:
-        """Drop the unsent chunks of a run's question: its round is over."""
-
-    def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
-        """End the stream. A client reconnects after UNAVAILABLE, not after ABORTED."""
-
-
 @dataclass(slots=True, eq=False)
 class _Open:
     """The open round of a run."""
@@ -201,7 +186,7 @@ class _Asked:
     round: int
     digest: bytes
     done: bool = False  # answered or declined
-    connection: Connection | None = None  # on which it was asked
+    connection: ClientStream | None = None  # on which it was asked
     body: bytes = b""  # digest of the question
 
 
@@ -253,14 +238,14 @@ def poll_seconds(seconds: float, *, early_ends: bool) -> float:
 class Sessions:
     """The open runs and the connected clients."""
 
-    def __init__(self, backlog: Backlog | None = None, *, spill: Path | None = None) -> None:
+    def __init__(self, *, spill: Path | None = None) -> None:
         """Keep answers that are too long for memory in the folder `spill`."""
-        self.backlog = Backlog() if backlog is None else backlog
+        self.backlog = Backlog()
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
         self.late = 0  # rounds that opened late, which is public
         self.wrong_answers: Counter[int] = Counter()  # of a wrong type or length, by user
-        self._here: dict[int, Connection] = {}
+        self._here: dict[int, ClientStream] = {}
 
     @property
     def free_disk(self) -> int:
@@ -325,7 +310,7 @@ class Sessions:
             for user in session.users & self._here.keys():
                 self._here[user].send(ended)
 
-    def enter(self, connection: Connection) -> None:
+    def enter(self, connection: ClientStream) -> None:
         """Add a client after its handshake. Ends an earlier connection of the same user."""
         user = connection.user
         before = self._here.get(user)
@@ -338,7 +323,7 @@ class Sessions:
             if user in session.users:
                 connection.send(session.announcement)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientStream) -> None:
         """Remove a client whose stream is over; its user keeps every slot and may reconnect."""
         user = connection.user
         if self._here.get(user) is connection:
@@ -353,7 +338,7 @@ class Sessions:
             self.leave(connection)
             connection.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
 
-    async def consent(self, connection: Connection, message: pb.Consent) -> None:
+    async def consent(self, connection: ClientStream, message: pb.Consent) -> None:
         """Note that a client takes part in a run from now on, or does not. Waits for space to ask it."""
         session, user = self.runs.get(message.run), connection.user
         if session is None or user not in session.users:

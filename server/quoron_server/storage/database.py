@@ -22,7 +22,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.storage.store import OUTSIDE, TIMEOUT, Execute, Row, Store, Table, connect, sqlite_error
+from quoron_server.storage.store import OUTSIDE, Execute, Row, Store, Table, connect, sqlite_error
 
 LOCK = 0x71756F726F6E  # "quoron": the holder of this advisory lock owns the PostgreSQL database
 OWNED = "3s"  # for the lock of a process that has just been killed
@@ -58,11 +58,11 @@ def parse(url: str) -> sa.URL:
     raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
 
 
-def make_engine(url: sa.URL, timeout: float) -> sa.Engine:
-    """An engine without a pool, which waits `timeout` seconds for a SQLite file. ConfigError without a driver."""
+def make_engine(url: sa.URL) -> sa.Engine:
+    """An engine without a pool. ConfigError without a driver."""
     common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
-        creator: Any = partial(connect, str(url.database), timeout)
+        creator: Any = partial(connect, str(url.database))
         engine = sa.create_engine(url, creator=creator, poolclass=sa.pool.NullPool, **common)
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
@@ -129,17 +129,15 @@ class Database(Store):
         create: bool = True,
         sole: bool = True,
         as_it_is: bool = False,
-        timeout: float = TIMEOUT,
     ) -> None:
         """Open the database at `url`; `create` makes what is missing, `sole=False` works beside a running coordinator.
 
-        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time, for which others
-        wait `timeout` seconds. `as_it_is` is for `restoring` alone: whatever a SQLite file holds is all that there is,
-        and its count begins there.
+        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time. `as_it_is` is for
+        `restoring` alone: whatever a SQLite file holds is all that there is, and its count begins there.
         """
         parsed = parse(url)
         path = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
-        self._engine = make_engine(parsed, timeout)
+        self._engine = make_engine(parsed)
         self._sole, self._owner = sole and path is None, ""
         super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
 

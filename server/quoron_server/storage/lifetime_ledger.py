@@ -240,9 +240,9 @@ class PopulationLedger:
         """Return the charges of `group`, in order."""
         return list(self._now().held.get(group, ()))
 
-    def spent(self, group: str, delta: float | None = None) -> Spent:
-        """Everything charged to `group`, composed; `delta` as in `accounting.lifetime.compose`."""
-        return compose(self.charges(group), delta)
+    def spent(self, group: str) -> Spent:
+        """Everything charged to `group`, composed as by `compose`."""
+        return compose(self.charges(group))
 
     def rows(self) -> list[Row]:
         """Return the chain in order, all of it verified; LedgerError names the first row that is wrong."""

@@ -185,15 +185,6 @@ class User:
         return asdict(self) | {"seen": datetime.fromtimestamp(self.seen, UTC).isoformat(timespec="minutes")}
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How many users of a group are in each state."""
-
-    active: int
-    away: int
-    retired: int
-
-
 class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
 
@@ -315,14 +306,14 @@ class Registry:
         query = sa.select(USERS.c.user, USERS.c.people).where(USERS.c.people > 1)
         return {int(row.user): int(row.people) for row in self._database.all(query)}
 
-    def standing(self, group: str) -> Standing:
+    def standing(self, group: str) -> dict[str, int]:
         """Return how many of a group are in each state now."""
         late = (USERS.c.seen < self._cutoff()).label("late")
         query = sa.select(USERS.c.state, late, sa.func.sum(USERS.c.people).label("users")).where(USERS.c.group == group)
         found: dict[str, int] = dict.fromkeys(STATES, 0)
         for row in self._database.all(query.group_by(USERS.c.state, late)):
             found["away" if row.state == "active" and row.late else row.state] += int(row.users)
-        return Standing(**found)
+        return found
 
     def active(self, group: str) -> NDArray[np.int64]:
         """Return the numbers of those whom a run may draw from now, in order."""
@@ -566,8 +557,8 @@ class Registry:
         if len(active) < n:
             there = self.standing(group)
             raise TooFewActive(
-                f"Expected {n} active users in population {group!r}, got {there.active} ({there.away} away, "
-                f"{there.retired} retired). Wait for more to connect, or begin a run for fewer."
+                f"Expected {n} active users in population {group!r}, got {there['active']} ({there['away']} away, "
+                f"{there['retired']} retired). Wait for more to connect, or begin a run for fewer."
             )
         connection.execute(DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
         return draw(seed, active, n)

@@ -173,12 +173,12 @@ def show(
         told = accounts.account(kept, record)
         found = None if names is None else accounts.of_each(kept, names)
     if as_json:
-        plain = told.as_json() if found is None else [asdict(each) for each in found]
+        plain = told if found is None else [asdict(each) for each in found]
         print(json.dumps(plain, ensure_ascii=False))
     elif found is None:
-        print(f"{told.persons:,} persons, of whom {len(told.departures):,} have left; {len(told.runs):,} runs")
-        for spent in told.spending:
-            print(f"ε = {spent.epsilon:g}\tδ = {spent.delta:g}\t{spent.persons:,} persons")
+        print(f"{told['persons']:,} persons, of whom {len(told['departures']):,} have left; {len(told['runs']):,} runs")
+        for spent in told["spending"]:
+            print(f"ε = {spent['epsilon']:g}\tδ = {spent['delta']:g}\t{spent['persons']:,} persons")
     else:
         for line in found:
             print(printable(_person_line(line)))
@@ -208,7 +208,7 @@ def forget_person(
             print("--yes has this user leave, irrevocably: no answer has its rows any more.")
             return
         done = accounts.depart(kept, record, person)
-    give_receipt(asdict(done) | {"stays": accounts.DEPARTED}, accounts.departure_words(done), receipt)
+    give_receipt(done.as_json(), done.words(), receipt)
 
 
 def _opened(record: Path) -> "records.ClientState":

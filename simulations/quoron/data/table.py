@@ -47,7 +47,7 @@ from quoron.data.users import (
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, fused, tables
 from quoron_client.data.encoding import Balanced, Encoding, Owners, Range
-from quoron_client.data.fused import Encoded, Tally, declared_columns, declared_labels, held_at_end
+from quoron_client.data.fused import Block, Tally, declared_columns, declared_labels, held_at_end
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
@@ -711,7 +711,7 @@ def population_of(
     )
 
 
-def _left_out(encoding: Encoding, table: pa.Table, encoded: Encoded) -> frozenset[str]:
+def _left_out(encoding: Encoding, table: pa.Table, encoded: Block) -> frozenset[str]:
     """Columns whose values are in their categories but for one, beside a constant."""
     kinds = [
         (each.title, columns.kinds(table, each.column, encoded.unfit(place)))

@@ -42,17 +42,11 @@ _TOLD = 5.0  # seconds between two words of how many nodes have come, or answere
 Settings = Mapping[str, Any]
 
 
-class SimulatedUsers:
-    """The users of a partition, computed as the inline engine does."""
-
-    def answer(self, values: Values, context: Context) -> RecordDict:
-        """Return the answers of the users who are asked, in their order."""
-        engine, seed = _engine(tuple(sorted(context.run_config.items())))
-        question = question_from_values(values)
-        return answers_record(engine.rows(replace(question, task=question.task.directed(seed))))
-
-    def ended(self, values: Values, context: Context) -> None:
-        """Nothing is kept of a run."""
+def answer(values: Values, context: Context) -> RecordDict:
+    """Return the answers of a partition's users who are asked, in their order, computed as the inline engine does."""
+    engine, seed = _engine(tuple(sorted(context.run_config.items())))
+    question = question_from_values(values)
+    return answers_record(engine.rows(replace(question, task=question.task.directed(seed))))
 
 
 @lru_cache(maxsize=2)
@@ -155,6 +149,6 @@ def _real(context: Context) -> str | None:
     return NOT_SIMULATED if given("data") != "" and not simulates else None
 
 
-client_app = make_app(SimulatedUsers(), _real)
+client_app = make_app(answer, _real)
 server_app = ServerApp()
 server_app.main()(carry_out)

@@ -13,10 +13,10 @@ Each step may be repeated: after an interruption call it again, with the user's 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quoron_client.federation.account import Receipt
 from quoron_server.service import certificates as issued
 
 STAYS = {
@@ -34,36 +34,6 @@ OUTSIDE = (
 Erase = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What was erased of a user, and what stays."""
-
-    user: int
-    group: str
-    time: str
-    keys: int
-    agreements: int
-    files: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it."""
-        erased = {"name, software, times": True, "keys": self.keys, "agreements": self.agreements, "files": self.files}
-        told = {"user": self.user, "group": self.group, "forgotten": self.time}
-        return told | {"erased": erased, "stays": STAYS, "outside": OUTSIDE}
-
-    def words(self) -> str:
-        """For people."""
-        erased = [
-            "its name, what its client ran, when it came and was last seen",
-            f"{self.keys} key{'s' if self.keys != 1 else ''}, by fingerprint",
-            f"{self.agreements} agreements to runs",
-            *self.files,
-        ]
-        lines = [f"User {self.user} of population {self.group} was forgotten, at {self.time}.", "", "Erased:"]
-        lines += [f"  {each}" for each in erased] + ["", "Stays:"]
-        return "\n".join([*lines, *(f"  {what}: {why}" for what, why in STAYS.items()), "", OUTSIDE])
-
-
 def forget(erase: Erase, user: str, *, certificates: Path | None = None) -> Receipt:
     """Forget a user, by number, name or fingerprint. Raises what `erase` raises for one whom it does not know, and
     IdentityError or ConfigError for a folder that cannot be used."""
@@ -73,4 +43,17 @@ def forget(erase: Erase, user: str, *, certificates: Path | None = None) -> Rece
             issued.revoke_key(certificates, key)
     done = erase(str(known["user"]), True)
     files = () if certificates is None else tuple(issued.erase_forgotten(certificates))
-    return Receipt(done["user"], done["group"], done["time"], done["keys"], done["agreements"], files)
+    keys, agreements = done["keys"], done["agreements"]
+    erased = {"name, software, times": True, "keys": keys, "agreements": agreements, "files": files}
+    return Receipt(
+        f"User {done['user']} of population {done['group']} was forgotten, at {done['time']}.",
+        (
+            "its name, what its client ran, when it came and was last seen",
+            f"{keys} key{'s' if keys != 1 else ''}, by fingerprint",
+            f"{agreements} agreements to runs",
+            *files,
+        ),
+        STAYS,
+        {"user": done["user"], "group": done["group"], "forgotten": done["time"], "erased": erased, "outside": OUTSIDE},
+        OUTSIDE,
+    )

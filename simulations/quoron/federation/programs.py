@@ -48,7 +48,7 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.session import run_client, take_part
+from quoron_client.federation.session import run_client
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
@@ -198,7 +198,7 @@ async def _client(
                 await run_client(config, stop=stop)
             else:
                 items = None if config.data.exists() else user.items  # made up, or none of whose rows can be used
-                await take_part(config, stop=stop, worker=partial(SimulatedWorker, items=items, simulated=user))
+                await run_client(config, stop=stop, worker=partial(SimulatedWorker, items=items, simulated=user))
         except Exception as error:
             words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
             _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))

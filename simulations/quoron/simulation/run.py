@@ -264,8 +264,8 @@ def by_round(events: Sequence[Mapping[str, Any]], *, run: str = UNNAMED, seconds
         row = {}
         if event.get("encoded_down"):
             down, up = event["encoded_down"], event["encoded_up"]
-            moved = traffic(messages=event["messages"], down=down, up=up, run=run, seconds=seconds)
-            row = {"wire_messages": moved.messages, "wire_down": moved.down, "wire_up": moved.up}
+            down, up = traffic(messages=event["messages"], down=down, up=up, run=run, seconds=seconds)
+            row = {"wire_messages": 2 * event["messages"], "wire_down": down, "wire_up": up}
         columns.append(row)
     return columns
 

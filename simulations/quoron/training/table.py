@@ -163,7 +163,7 @@ class HeldRows:
             rows = np.flatnonzero(wanted[owners])
             if len(rows) < len(owners):
                 owners, table = owners[rows], table.take(pa.array(rows))
-            yield owners, fused.marks_of(self.encoding, table)
+            yield owners, fused.encoded(self.encoding, table).marks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +244,7 @@ def hold(
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
-    return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.marks)])
+    return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.block.marks)])
 
 
 def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any) -> tuple[Encoding, Gathering]:

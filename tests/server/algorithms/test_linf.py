@@ -12,7 +12,7 @@ from federation.crowd import specification
 from problems import changed
 from quoron_client import ItemBatch
 from quoron_client.compute.enforcement import bounded
-from quoron_client.federation.terms import read_terms
+from quoron_client.federation.terms import Terms
 from quoron_client.losses import make_loss
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
@@ -261,7 +261,7 @@ def test_a_coordinator_believes_no_dominance_and_no_bound_that_its_clients_loss_
 
 def test_clients_are_told_of_box_and_bounds_and_keep_them() -> None:
     wanted = specification("median-sgd")
-    terms = read_terms("trial", json.dumps(describe(wanted, make_specified(wanted))))
+    terms = Terms.read("trial", json.dumps(describe(wanted, make_specified(wanted))))
     assert terms.make_domain() == Box(2.0)
     assert terms.make_loss().active_features == 1
     batch = ItemBatch(np.array([[0.3, -0.4, 0.2]]), np.ones(1), np.array([0, 1]))

@@ -50,7 +50,7 @@ def admitted(tmp_path: Path, share: float, plan: RunPlan) -> list[Charge]:
             run = wanted(number)
             store.registry.add_run(run.run, run.as_text())
             try:
-                store.check(run, plan)
+                store._run(run, plan).check()
                 store.begin(run, plan)
             except BudgetExceeded:
                 break

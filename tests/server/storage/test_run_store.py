@@ -44,7 +44,7 @@ def test_a_run_on_the_store_has_the_bits_of_a_run_folder_and_ends_charged_and_wi
     store: RunStore, tmp_path: Path
 ) -> None:
     engine = InlineEngine(people(USERS), seed=SEED)
-    store.check(SPECIFICATION, PLAN)
+    store._run(SPECIFICATION, PLAN).check()
     for _ in range(2):
         np.testing.assert_array_equal(store.begin(SPECIFICATION, PLAN), np.arange(USERS))
     assert has_secrets(store)
@@ -67,7 +67,7 @@ def test_a_cancelled_run_is_charged_and_has_no_secret(store: RunStore) -> None:
 
 def test_a_limit_without_room_is_seen_by_check_and_by_begin_which_then_charges_nothing(store: RunStore) -> None:
     store.population.limit("everyone", epsilon=1.0, delta=0.1)
-    for method in (store.check, store.begin):
+    for method in (lambda *run: store._run(*run).check(), store.begin):
         with pytest.raises(BudgetExceeded):
             method(SPECIFICATION, PLAN)
     assert [row["kind"] for row in store.population.rows()] == ["limit"]
