@@ -19,6 +19,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round import Solved
 from quoron_server.algorithms.whitened.estimates import GradientModel
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem
 
@@ -84,7 +85,7 @@ def clipped(batch: ItemBatch, plan: RunPlan, seed: int) -> tuple[Vector, Vector]
     while (question := made.request(state, noise)) is not None:
         last, found = state, answer(LOSS, batch, question.task)
         state = made.update(state, Answers.checked(found.values, found.status, largest=1e9), noise).state
-    law = plan.parameters.law
+    law = plan.parameters_of(WhitenedParameters).law
     model = GradientModel.of(last.points, last.gradients, last.variances, last.walks, law=law)
     gradient, error = model.at(last.point, last.walk)
     curvature = float(law.at(last.point)[0][0])

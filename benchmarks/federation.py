@@ -35,7 +35,7 @@ from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status, plain
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -85,7 +85,7 @@ class Fixed:
 
     def ask(self, question: Question) -> Answers:
         """What the clients would send."""
-        dimension = question.task.points.shape[1]
+        dimension = plain(question.task).points.shape[1]
         values = np.stack([vector(user, dimension) for user in question.cohort])
         return Answers(values, np.zeros(len(values), np.uint8))
 
@@ -126,7 +126,7 @@ async def connected(
 
 
 async def answering(
-    stub: federation_pb2_grpc.ClientPlaneStub,
+    stub: Any,  # of grpc.aio
     metadata: tuple[tuple[str, str], ...],
     answer_to: Callable[[pb.Question], np.ndarray],
 ) -> int:
@@ -284,7 +284,8 @@ def main() -> None:
         asyncio.run(clients(options.as_clients, options.folder, options.clients, dimension, options.insecure))
     elif options.as_echo:
         folder = None if options.insecure else options.folder
-        asyncio.run(echo(options.clients, options.rounds, *options.dimension, folder))
+        (dimension,) = options.dimension
+        asyncio.run(echo(options.clients, options.rounds, dimension, folder))
     else:
         for dimension in options.dimension:
             show(options, dimension)

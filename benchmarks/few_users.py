@@ -180,8 +180,8 @@ def summary(lines: Iterable[dict[str, Any]]) -> None:
     for algorithm in ALGORITHMS:
         held = {}
         for group, names in GROUPS.items():
-            values = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
-            known = [each["left"] <= each["forecast"] for each in values if each.get("forecast")]
+            lines = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
+            known = [each["left"] <= each["forecast"] for each in lines if each.get("forecast")]
             held[group] = f"{sum(known)} of {len(known)}"
         print(json.dumps({"algorithm": algorithm, "cells within the forecast": held}))
 

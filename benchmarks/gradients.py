@@ -54,12 +54,12 @@ def shares(users: int, items: int, dimension: int, repeats: int) -> tuple[float,
     one, two = AverageGradient(points[:1], (1.0,)), AverageGradient(points, (1.0, -0.9))
     passes = LocalSGD(np.zeros((users, dimension)), 0.5, L2Ball(1.0))
     read = numba.njit(parallel=True, fastmath=True)(parallel_sum)
-    loss, out, reduction = make_loss("logistic"), np.zeros((users, dimension)), ClippedSum(0.1, users)
+    loss, reduction = make_loss("logistic"), ClippedSum(0.1, users)
     times = least(
         {
             "read": partial(read, features.reshape(-1)),
-            "rows, one point": partial(average_gradient, loss, batch, one, out=out),
-            "rows, two": partial(average_gradient, loss, batch, two, out=out),
+            "rows, one point": partial(average_gradient, loss, batch, one),
+            "rows, two": partial(average_gradient, loss, batch, two),
             "sums, one point": partial(gradient_sums, loss, batch, one, reduction),
             "sums, two": partial(gradient_sums, loss, batch, two, reduction),
             "local SGD": partial(local_sgd, loss, batch, passes),

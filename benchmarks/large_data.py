@@ -110,8 +110,7 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
                 """Now."""
                 ended.update(train=time.perf_counter() - planned, processors=time.process_time() - spent)
 
-        sharing = Inline(workers=workers).sharing
-        training.carry_out(prepared, claim(config, "large"), [Watch()], sharing=sharing)
+        training.carry_out(prepared, claim(config, "large"), [Watch()], engine=Inline(workers=workers))
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended["processors"] += others.ru_utime + others.ru_stime
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from quoron.training import lifetime
 from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.store import Store
+from quoron_server.storage.store import Store, canonical, row_hash
 
 REPEATS = 100
 READINGS = 9  # of the whole chain
@@ -43,8 +43,8 @@ def fill(path: Path, runs: int) -> None:
                 ("end", {"run": f"run-{run}", "state": "complete"}),
             ):
                 row = {"sequence": 1 + len(rows), "time": "2026-01-01T00:00:00+00:00", "kind": kind, "payload": payload}
-                head = lifetime_ledger.row_hash(head, row)
-                rows.append(row | {"payload": lifetime_ledger.canonical(payload), "hash": head})
+                head = row_hash(head, row)
+                rows.append(row | {"payload": canonical(payload), "hash": head})
         with database.transaction() as execute:
             for row in rows:
                 lifetime_ledger._chain.insert(execute, row)

@@ -150,7 +150,8 @@ def parts(shape: Shape, device: str, chunk: int, rounds: int) -> dict[str, float
     """Seconds of rows by themselves, and of clip, sum and noise on the processor."""
     module, items = made(shape)
     net, noise = TorchModule.of(module, LOSS, device), SecureNoise.fresh()
-    point, d = net.flat(), net.dimension
+    point = net.flat()
+    d = len(point)
     rows = np.zeros((shape.cohort, d))
     gaussian = GaussianNoise.for_mu(sensitivity=1.0, mu=mu_for(1.0, 1e-6, gaussians=d), dimension=d)
     local = LocalSGD(1, shape.batch, STEP)

@@ -18,7 +18,7 @@ from torch import nn
 from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training.rows import BlackBox, Items, LocalSGD, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.plan import Privacy
 
 ITEMS, SIDE, CLASSES = 12, 12, 10
@@ -63,7 +63,7 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     torch.manual_seed(seed)
     net = TorchModule.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
     method: BlackBox = {"items_per_user": ITEMS, "radius": 50.0, "clip_norm": CLIP}
-    problem = problem_of(method, users=items.users, dimension=net.dimension)
+    problem = problem_of(method, users=items.users, dimension=len(net.flat()))
     plan = Setting(
         problem=problem,
         privacy=Privacy(epsilon or 8.0, 1e-6),
@@ -71,9 +71,9 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
         algorithm="dp-sgd-wor",
         options={"rounds": rounds, "rate": rate, "step_size": 1.0},
     ).plan(seed)
-    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    algorithm = NoisySGD(plan)
     if epsilon is None:
-        algorithm.parameters = replace(plan.parameters, noise_scale=0.0)
+        algorithm.parameters = replace(algorithm.parameters, noise_scale=0.0)
     compute = ModuleRows(net, items, items_per_user=ITEMS, local=LocalSGD(batch_size=4, step_size=0.1))
     noise, state = SeededNoise(seed), algorithm.init()
     engine = RowsEngine(compute, problem, net.flat(), noise, 64)

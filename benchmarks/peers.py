@@ -422,6 +422,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--contestant"]:
         *numbers, clip, noise, folder = sys.argv[3:]
-        CONTESTANTS[sys.argv[2]][0](Job(*map(int, numbers), float(clip), float(noise), folder))
+        cohort, users, items, features = map(int, numbers)
+        CONTESTANTS[sys.argv[2]][0](Job(cohort, users, items, features, float(clip), float(noise), folder))
     else:
         main()

@@ -175,7 +175,8 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
             continue
         again = range(-(-max(NOISES, NUMBERS // table.shape[1]) // len(tables)))
         if method == PLAIN:
-            learnt = LearntMean(*table.shape, bound, gdp.mu_for(epsilon, DELTA))
+            users, columns = table.shape
+            learnt = LearntMean(users, columns, bound, gdp.mu_for(epsilon, DELTA))
             for run in again:
                 rng = np.random.default_rng([draw, run])
                 squares += [[np.sum((learnt.release(away, np.ones(len(away), bool), rng, rng).value - mean) ** 2)]]
@@ -280,7 +281,7 @@ def main() -> None:
     bounds = (asked.bound,) if asked.bound else BOUNDS
     methods = METHODS[:1] if asked.learnt else (PLAIN,) if asked.plain else METHODS
     if asked.plain or asked.forecast:
-        learnt_mean.GaussianNoise = FloatNoise
+        learnt_mean.GaussianNoise = FloatNoise  # type: ignore[attr-defined]
     if asked.forecast:
         for line in forecast_cells((asked.shape,) if asked.shape else FORECAST, asked.draws):
             print(json.dumps(line), flush=True)

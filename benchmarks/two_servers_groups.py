@@ -11,13 +11,14 @@ import numpy as np
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.two_servers.noise import unit_for
-from quoron_privacy.two_servers.specification import median
+from quoron_privacy.two_servers.noise import server_mu
+from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec, median
 
 USERS, DIMENSION, GROUPS, RUNS = 10_000, 20, 3, 40
 FAR = 1e4  # clip norms
-UNIT = unit_for(mu_for(1.0, 1e-6, gaussians=DIMENSION), "clipped")
-NOISE = 2.0**30 / UNIT  # of one server, in clip norms of one user
+UNIT = 1 << 29  # steps of a clip norm
+MU = server_mu(MechanismSpec((RoundSpec((Block("sum", DIMENSION, UNIT, "clipped"),)),)))  # in proportion to them
+NOISE = 2.0**30 / UNIT * MU / mu_for(1.0, 1e-6, gaussians=DIMENSION)  # of one server, in clip norms of one user
 
 
 def mean(rows, servers, users, rng):

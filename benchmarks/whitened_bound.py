@@ -40,7 +40,6 @@ from quoron.planning.meaning import ACCURACY, AREA
 from quoron.training.result import OUTGROWN
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
@@ -95,7 +94,7 @@ def runs(people: TablePopulation, epsilon: float, seeds: int, about: Mapping[str
     known = replace(plan.problem, beliefs=replace(plan.problem.beliefs, label_rate=facts["rate"]))
     facts["rated"] = method.before(known, ROUNDS, facts["nu"]) if binary else None
     for seed in range(seeds):
-        made, noise, engine = ALGORITHMS[NAME].make(plan), SeededNoise(1000 + seed), InlineEngine(people)
+        made, noise, engine = method.WhitenedTracking(plan), SeededNoise(1000 + seed), InlineEngine(people)
         state = made.init()
         while (question := made.request(state, noise)) is not None:
             last = state
