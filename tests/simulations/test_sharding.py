@@ -243,7 +243,7 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
         ("inline:workers=4", Inline(workers=4)),
         ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
         ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
-        ("service:clients=20,slow=10%:2s", Service(clients=20, slow="10%:2s")),
+        ("service:clients=20,slow=300", Service(clients=20, slow=300)),
         ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
         (Inline(workers=4), Inline(workers=4)),
     ],
