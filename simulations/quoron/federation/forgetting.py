@@ -1,7 +1,7 @@
 """A user is forgotten by its operator: in the database, in the list of revoked keys, among the certificates; a receipt.
 
     receipt = forget(erase, "ada", certificates=Path("trial"))
-    print(receipt.words())
+    print(words(receipt))
 
 Each step may be repeated: after an interruption call it again, with the user's number once its name is gone:
 
@@ -12,8 +12,7 @@ Each step may be repeated: after an interruption call it again, with the user's 
 | its certificates and keys are erased where they were issued | nobody can pose as it                               |
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,43 +33,33 @@ OUTSIDE = (
 Erase = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What was erased of a user, and what stays."""
+def forget(erase: Erase, user: str, *, certificates: Path | None = None) -> dict[str, Any]:
+    """Forget a user, by number, name or fingerprint, and return a receipt: what was erased, and what stays.
 
-    user: int
-    group: str
-    time: str
-    keys: int
-    agreements: int
-    files: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it."""
-        erased = {"name, software, times": True, "keys": self.keys, "agreements": self.agreements, "files": self.files}
-        told = {"user": self.user, "group": self.group, "forgotten": self.time}
-        return told | {"erased": erased, "stays": STAYS, "outside": OUTSIDE}
-
-    def words(self) -> str:
-        """For people."""
-        erased = [
-            "its name, what its client ran, when it came and was last seen",
-            f"{self.keys} key{'s' if self.keys != 1 else ''}, by fingerprint",
-            f"{self.agreements} agreements to runs",
-            *self.files,
-        ]
-        lines = [f"User {self.user} of population {self.group} was forgotten, at {self.time}.", "", "Erased:"]
-        lines += [f"  {each}" for each in erased] + ["", "Stays:"]
-        return "\n".join([*lines, *(f"  {what}: {why}" for what, why in STAYS.items()), "", OUTSIDE])
-
-
-def forget(erase: Erase, user: str, *, certificates: Path | None = None) -> Receipt:
-    """Forget a user, by number, name or fingerprint. Raises what `erase` raises for one whom it does not know, and
-    IdentityError or ConfigError for a folder that cannot be used."""
+    Raises what `erase` raises for one whom it does not know, IdentityError or ConfigError for a folder of no use.
+    """
     known = erase(user, False)
     for key in (known["fingerprint"], *known["keys_before"]):
         if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone
             issued.revoke_key(certificates, key)
     done = erase(str(known["user"]), True)
     files = () if certificates is None else tuple(issued.erase_forgotten(certificates))
-    return Receipt(done["user"], done["group"], done["time"], done["keys"], done["agreements"], files)
+    erased = {"name, software, times": True, "keys": done["keys"], "agreements": done["agreements"], "files": files}
+    told = {"user": done["user"], "group": done["group"], "forgotten": done["time"]}
+    return told | {"erased": erased, "stays": STAYS, "outside": OUTSIDE}
+
+
+def words(receipt: Mapping[str, Any]) -> str:
+    """For people."""
+    user, group, time, erased = (receipt[name] for name in ("user", "group", "forgotten", "erased"))
+    lines = [
+        f"User {user} of population {group} was forgotten, at {time}.",
+        "\nErased:",
+        "  its name, what its client ran, when it came and was last seen",
+        f"  {erased['keys']} key{'s' if erased['keys'] != 1 else ''}, by fingerprint",
+        f"  {erased['agreements']} agreements to runs",
+        *(f"  {file}" for file in erased["files"]),
+        "\nStays:",
+        *(f"  {what}: {why}" for what, why in STAYS.items()),
+    ]
+    return "\n".join([*lines, "", OUTSIDE])
