@@ -26,10 +26,9 @@ from typing import Any
 from committed import committed
 from quoron.planning.plans import Prepared
 from quoron.reports import pages as reports
-from quoron.run_folder import RunFolder, claim
+from quoron.run_folder import Identity, RunFolder, claim
 from quoron.simulation import sources
 from quoron.training import lifetime, result, run
-from quoron.training.start import Identity
 from quoron.training.table import Curated
 from quoron_privacy.errors import RunError
 from quoron_server.storage import store

@@ -13,7 +13,7 @@ Which columns, which method and which numbers come afterwards depend on what was
 not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, hypot, isnan
 from pathlib import Path
@@ -32,6 +32,7 @@ from quoron.data.users import Declared
 from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
+from quoron.run_folder import Identity
 from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
@@ -40,7 +41,6 @@ from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.result import EstimatedBound
-from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron_client.data import columns, tables
 from quoron_client.data.encoding import Encoding, Signs
@@ -493,11 +493,19 @@ def prepared(
     return Undeclared(*known), planned
 
 
-def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
-    """Return what of a table is to be estimated, and how many users there are. Raises what `hold` raises."""
+def narrowest(config: Config, base: Path, frame: Any) -> tuple[Problem, Callable[[Config, Problem], RunPlan]]:
+    """Return the problem if every column of text has one category, and what plans such a one for any users and ε.
+
+    Raises what `hold` raises, and planning what `choose` raises.
+    """
     section = check_section(config)
     source = source_of(section, base, frame)
-    return wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
+    asked, users = wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
+
+    def plan(config: Config, problem: Problem) -> RunPlan:
+        return _of_width(config, asked, problem.users, plan_estimates(config, asked, problem.users), 1)[0].plan
+
+    return _public(_guessed(config, asked, 1), users)[0], plan
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
@@ -545,16 +553,6 @@ def plan_estimates(config: Config, asked: Wanted, users: int) -> EstimatedBounds
     """Return what private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
     said = privacy_of(config)
     return column_bounds.planned(asked.all, users, said.epsilon, said.delta, config.privacy.adjacency)
-
-
-def narrowest_plan(config: Config, asked: Wanted, users: int) -> RunPlan:
-    """Return the plan for so many users if every column of text has one category. Raises what `choose` raises."""
-    return _of_width(config, asked, users, plan_estimates(config, asked, users), 1)[0].plan
-
-
-def narrowest_problem(config: Config, asked: Wanted, users: int) -> Problem:
-    """Return what that plan is for."""
-    return _public(_guessed(config, asked, 1), users)[0]
 
 
 def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds, width: int) -> tuple[Plan, Encoding]:

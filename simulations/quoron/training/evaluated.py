@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.data.rows import Rows
+from quoron.data.index import Rows
 from quoron.data.users import Declared, Users, Vector
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation

@@ -29,18 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.data.rows import Rows
+from quoron.data.index import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.scores import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
-from quoron.run_folder import MODEL, RECORD, RunFolder
+from quoron.run_folder import MODEL, RECORD, Identity, RunFolder
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.problem import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
-from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, check_section, hold, refuse_frame
 from quoron_client.data.encoding import AnyLabel, Signs
 from quoron_client.data.items import ItemBatch

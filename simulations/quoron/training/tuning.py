@@ -42,7 +42,7 @@ from quoron.evaluation.scores import held_out, held_users, means, products, usab
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Choice
 from quoron.results import Printed, in_units
-from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, claim
+from quoron.run_folder import CHOICE, MODEL, SEARCH, Identity, RunFolder, claim
 from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
@@ -52,7 +52,6 @@ from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
-from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
