@@ -48,7 +48,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -60,12 +60,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
-from quoron import run_folder
 from quoron.data.user_rows import before
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.files import Files, Piece
-from quoron_client.durable import OWN, PRIVATE, locked, make_folder
+from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 from quoron_privacy.errors import DataError, RunError
 
 
@@ -189,7 +188,14 @@ def _check(folder: Path, *, private: bool) -> None:
         raise RunError(f"Expected a place for the index that nobody else writes, but {folder} {wrong}. {_ELSEWHERE}")
 
 
-write = partial(run_folder.write, advice="Make room, and give the command again.", mode=PRIVATE)
+def write(path: Path, data: bytes) -> None:
+    """A file that is whole or not there. RunError where there is no room."""
+    try:
+        replace_whole(path, data, mode=PRIVATE)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write the index {path}: {error.strerror}. Make room, and give the command again."
+        ) from None
 
 
 def read(path: Path) -> bytes:
