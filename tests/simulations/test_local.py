@@ -20,7 +20,7 @@ from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
-from quoron.federation import client_items, engine, launch, programs
+from quoron.federation import engine, launch, programs
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
 from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
@@ -370,7 +370,7 @@ class TestItems:
         self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = _empty(tmp_path / "f", 2)
-        monkeypatch.setattr(client_items.pq, "write_table", _half)
+        monkeypatch.setattr(pq, "write_table", _half)
         with pytest.raises(KeyboardInterrupt):
             give_tables(folder, parse(TABLE), table, 2)
         assert not _items(folder)
@@ -390,7 +390,7 @@ def _items(folder: Folder) -> list[Path]:
     return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
 
 
-def _half(_: pa.Table, where: object) -> None:
+def _half(_: pa.Table, where: object, **how: object) -> None:
     if isinstance(where, Path):
         where.write_bytes(b"PAR1")
     raise KeyboardInterrupt
