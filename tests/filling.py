@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
 
     def once(config: Any, base: Path, identity: Identity, *given: Any, **named: Any) -> Prepared[Curated]:
         planned[:] = planned or [plan(config, base, identity, *given, **named)]
-        scene, account = replace(planned[0].scene, identity=identity), lifetime.account(Path(config.train.ledger))
+        scene, account = replace(planned[0].scene, identity=identity), partial(lifetime.opened, config.train.ledger)
         return replace(
             planned[0], config=config, scene=scene, digest=config.digest(), name=identity.run, account=account
         )

@@ -29,7 +29,7 @@ from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared
-from quoron.evaluation.scores import trained_users
+from quoron.evaluation.scores import held_users
 from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.run_folder import Identity
@@ -213,13 +213,6 @@ class Found:
     rate: float | None = None  # of a label of two classes: the share of one of them
     missing: tuple[str, ...] = ()  # what was estimated and tells little or nothing, in words with its fix
     weights: tuple[float, float] = (1.0, 1.0)  # of a vote for a name of the label, and of another column
-
-    @classmethod
-    def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
-        """Return what a plan may look like: columns of words have so many categories, all others are numbers."""
-        ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in widths}
-        wide = {name: [f"{place}" for place in range(width)] for name, width in widths.items()}
-        return cls(ends, wide, items=None if asked.items is None else 1)
 
     @classmethod
     def of(
@@ -527,7 +520,7 @@ def forecast(
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    trained = trained_users(users, config.train.holdout)
+    trained = users - held_users(users, config.train.holdout)
     paid = plan_estimates(config, asked, trained)
 
     def at(width: int) -> Plan:
@@ -562,8 +555,10 @@ def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds
 
 
 def _guessed(config: Config, asked: Wanted, width: int) -> Config:
-    texts = [feature.column for feature in asked.features if feature.what != "number"]
-    return configured(config, asked, Found.guessed(asked, dict.fromkeys(texts, width)))
+    """Return what may be found: columns of words have so many categories, all others are numbers."""
+    wide = {each.column: [f"{place}" for place in range(width)] for each in asked.features if each.what != "number"}
+    ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in wide}
+    return configured(config, asked, Found(ends, wide, items=None if asked.items is None else 1))
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:

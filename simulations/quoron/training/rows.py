@@ -42,7 +42,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack, cast
@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.figures import of_means
-from quoron.evaluation.scores import held_out, held_users
+from quoron.evaluation.scores import held_users, parts
 from quoron.reports.pages import write_rows
 from quoron.results import M
 from quoron.results import Run as Released
@@ -270,7 +270,7 @@ class Setting(Asked):
         if patience is not None and every is None:
             raise ConfigError(f"Expected evaluate_every with patience, got patience={patience} alone.")
         count(evaluate_every=1 if every is None else every, patience=1 if patience is None else patience)
-        held = 0 if holdout is None else held_users(users, holdout)
+        held = held_users(users, holdout)
         algorithm, options = algorithm_of(training)
         return cls(
             held=held,
@@ -552,14 +552,14 @@ def carry_out(
     if chunk is not None:
         count(chunk=chunk)
     begun = None if out is None else Identity.kept(RunFolder(Path(out)), ROWS)
-    seed, place = setting.simulation_seed, lifetime.place(training.get("ledger"))
+    seed = setting.simulation_seed
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(
         name=identity.run,
         plan=setting.plan(identity.seed),
         digest=hashlib.sha256(setting.as_text().encode()).hexdigest(),
         group=setting.group,
-        account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
+        account=partial(lifetime.opened, training.get("ledger")) if seed is None else None,  # nothing is promised
         simulation_seed=seed,
     )
     try:
@@ -579,9 +579,8 @@ def carry_out(
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
         among, evaluations = None, None
         if setting.held and figures is not None:
-            apart = held_out(run.noise(own), run.plan.problem.users + setting.held, setting.held)
-            among = np.flatnonzero(~apart)
-            evaluations = _evaluations(run.plan, setting, figures, start.weights, np.flatnonzero(apart))
+            among, apart = parts(run.plan.problem.users + setting.held, setting.held, run.noise(own))
+            evaluations = _evaluations(run.plan, setting, figures, start.weights, apart)
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
         moved = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
         events, told = own.events(), own.released(EVALUATED)
