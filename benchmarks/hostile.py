@@ -103,7 +103,7 @@ async def honest(where: str, folder: Path) -> None:
     conversations = []
     for stub in stubs:
         await stub.Enrol(pb.EnrolRequest(protocol=2))
-        call = stub.Work()
+        call: Work = stub.Work()
         await call.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
         assert (await call.read()).WhichOneof("kind") == "welcome"
         conversations.append(call)

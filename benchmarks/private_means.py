@@ -281,7 +281,7 @@ def main() -> None:
     bounds = (asked.bound,) if asked.bound else BOUNDS
     methods = METHODS[:1] if asked.learnt else (PLAIN,) if asked.plain else METHODS
     if asked.plain or asked.forecast:
-        learnt_mean.GaussianNoise = FloatNoise  # type: ignore[attr-defined]
+        learnt_mean.GaussianNoise = FloatNoise  # type: ignore[attr-defined, assignment]
     if asked.forecast:
         for line in forecast_cells((asked.shape,) if asked.shape else FORECAST, asked.draws):
             print(json.dumps(line), flush=True)

@@ -26,9 +26,9 @@ import pandas as pd
 
 from quoron.data.table import auc
 from quoron.model import Model
+from quoron.run_folder import Identity
 from quoron.simulation.sources import described, write_example
 from quoron.training import tuning as tables
-from quoron.training.start import Identity
 from quoron.training.tuning import Candidate, Effort, TableSearch, TrialNoise, best_trial, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 

@@ -32,7 +32,7 @@ TYPED = """Behind `--set KEY=` a value is TOML (`["id", "code"]`) or a text with
 of its own: `--set population.columns.hashed.code=64`, `--set 'population.columns.estimate."*"=any'`.
 
 `engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8` or
-`service:clients=20,slow=10%:2s`.
+`service:clients=20,slow=300`.
 """
 
 

@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,9 @@ from typing import Any
 from committed import committed
 from quoron.planning.plans import Prepared
 from quoron.reports import pages as reports
-from quoron.run_folder import RunFolder, claim
+from quoron.run_folder import Identity, RunFolder, claim
 from quoron.simulation import sources
 from quoron.training import lifetime, result, run
-from quoron.training.start import Identity
 from quoron.training.table import Curated
 from quoron_privacy.errors import RunError
 from quoron_server.storage import store
@@ -100,7 +100,7 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
 
     def once(config: Any, base: Path, identity: Identity, *given: Any, **named: Any) -> Prepared[Curated]:
         planned[:] = planned or [plan(config, base, identity, *given, **named)]
-        scene, account = replace(planned[0].scene, identity=identity), lifetime.account(Path(config.train.ledger))
+        scene, account = replace(planned[0].scene, identity=identity), partial(lifetime.opened, config.train.ledger)
         return replace(
             planned[0], config=config, scene=scene, digest=config.digest(), name=identity.run, account=account
         )

@@ -38,7 +38,7 @@ TRAINED = """
 import numpy as np, quoron
 from quoron.cli.app import invoke
 users = np.random.default_rng(0).uniform(4, 6, size=(5000, 2))
-assert quoron.mean(users, epsilon=1.0, bound=20.0, spread=2.0).guarantee
+assert quoron.mean(users, epsilon=1.0, bound=20.0, spread=2.0).statement
 assert invoke(["--quiet", "simulate", "quickstart", "--set", "population.users=3000", "--out", "run"]) == 0
 assert invoke(["plan", "quickstart", "--json"]) == 0
 assert invoke(["client", "--help"]) == 0

@@ -27,11 +27,13 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +70,29 @@ _DAMAGED = (
 )
 _OF_CLIENTS = ("messages", "bytes_", "total_messages", "total_bytes_", "seconds_", "encoded_", "diagnostics")
 ROWS = "rows.json"  # written first, by `quoron.train_rows` and what is built on it alone
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run this is: public, and fixed when it begins."""
+
+    run: str  # its name in the lifetime ledger
+    seed: int  # public randomness of the plan: partition and rotations, never noise
+    began: str  # the day, in UTC
+
+    @classmethod
+    def fresh(cls, name: str) -> "Identity":
+        """Of a run that begins now."""
+        day = datetime.now(UTC).date().isoformat()
+        return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
+
+    @classmethod
+    def kept(cls, folder: "RunFolder | None", record: str) -> "Identity | None":
+        """Of the run that began in a folder with this record, if one did: without its noise key it is another."""
+        if folder is None or not ((folder.path / record).is_file() and folder.ledger.is_file()):
+            return None
+        contents = folder.read_json(record)
+        return cls(**contents.get("identity", contents))
 
 
 @dataclass(frozen=True, slots=True)

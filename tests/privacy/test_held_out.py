@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron.evaluation.scores import held_out, held_users
+from quoron.evaluation.scores import held_users, parts
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
 from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut
@@ -113,10 +113,10 @@ def test_a_plan_with_less_noise_than_its_theorem_asks_is_refused(change):
 
 
 def test_so_many_are_held_out_and_the_same_whenever_the_run_goes_on():
-    found = held_out(SeededNoise(4), 1000, held_users(1000, 0.1))
-    assert found.sum() == 100
-    assert (found == held_out(SeededNoise(4), 1000, 100)).all()
-    assert (found != held_out(SeededNoise(5), 1000, 100)).any()
+    trained, apart = parts(1000, held_users(1000, 0.1), SeededNoise(4))
+    assert (len(apart), sorted([*trained, *apart])) == (100, [*range(1000)])
+    assert (apart == parts(1000, 100, SeededNoise(4))[1]).all()
+    assert (apart != parts(1000, 100, SeededNoise(5))[1]).any()
     for users, share in ((3, 0.1), (10, 0.99)):
         with pytest.raises(ConfigError, match="both sides"):
             held_users(users, share)
@@ -127,7 +127,7 @@ def test_everybody_is_held_out_equally_often():
 
     so the bound is six and a half: false alarm below 1e-8.
     """
-    times = sum(held_out(SeededNoise(seed), 20, 5).astype(int) for seed in range(4000))
+    times = sum(np.bincount(parts(20, 5, SeededNoise(seed))[1], minlength=20) for seed in range(4000))
     assert np.abs(times - 1000).max() < 6.5 * np.sqrt(4000 * 0.25 * 0.75)
 
 

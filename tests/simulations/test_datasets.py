@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import quoron
 from quoron.data import TablePopulation, index
 from quoron.data import population as on_disk
+from quoron.data.index import RowSpan
 from quoron.data.population import DatasetPopulation, ItemStore, from_dataset
-from quoron.data.rows import RowSpan
 from quoron.data.table import from_table
 from quoron.engine import inline
 from quoron.engine.choice import ShardedEngine

@@ -181,8 +181,8 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
     shown = capsys.readouterr().out
     assert "AUC per user" in shown
     assert "where the model says" in shown
-    zero_out = {"epsilon": 2.0, "delta": 1e-6, "adjacency": "zero-out", "seed": 3}
-    seeded = [quoron.evaluate(model, people, user="who", **zero_out, users=2500) for _ in range(2)]
+    zero_out = {"epsilon": 2.0, "delta": 1e-6, "zero_out": 2500, "seed": 3}
+    seeded = [quoron.evaluate(model, people, user="who", **zero_out) for _ in range(2)]
     assert seeded[0] == seeded[1]
     assert seeded[0].statement.startswith("SIMULATED")
 

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 import quoron
+from quoron import run_folder
 from quoron.cli.app import invoke
-from quoron.training import lifetime, start
+from quoron.training import lifetime
 from quoron_privacy.noise.streams import SecureNoise
 
 PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own.sqlite"))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
-    monkeypatch.setattr(start.secrets, "randbits", lambda bits: 7)
+    monkeypatch.setattr(run_folder.secrets, "randbits", lambda bits: 7)
     return tmp_path
 
 

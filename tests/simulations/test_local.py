@@ -20,12 +20,11 @@ from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
-from quoron.federation import client_items, engine, launch, programs
+from quoron.federation import engine, launch, programs
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
 from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
 from quoron.federation.launch import Local
-from quoron.federation.programs import Slow
 from quoron.federation.submission import declared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -66,20 +65,12 @@ class TestOrders:
         assert reached(listen) == where
 
 
-@pytest.mark.parametrize(
-    ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
-)
-def test_a_share_of_the_clients_is_slow(text: str, slow: tuple[int, float]) -> None:
-    delays = [Slow.parse(text).delay(client, 20) for client in range(1, 21)]
-    assert (sum(each > 0 for each in delays), max(delays)) == slow
-
-
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
-        for key in ("clients=3", "slow=2s"):
+        for key in ("clients=3", "slow=2"):
             with pytest.raises(ConfigError, match="service clients"):
                 from_spec(f"{name}:{key}")
-    service = Service(clients=3, workers=2, slow="1s")
+    service = Service(clients=3, workers=2, slow=1)
     with pytest.raises(ConfigError, match="training and comparisons, got Service"):
         inline_or_ray(service)
 
@@ -303,7 +294,7 @@ class TestItems:
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
         prepared, folder = runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path), Folder(tmp_path)
         give(folder, prepared.config, tmp_path)
-        programs.write(folder, prepared, Slow())
+        programs.write(folder, prepared)
         simulation = programs.read(folder)
         assert simulation is not None
         for number in (1, 7, 30):
@@ -379,7 +370,7 @@ class TestItems:
         self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = _empty(tmp_path / "f", 2)
-        monkeypatch.setattr(client_items.pq, "write_table", _half)
+        monkeypatch.setattr(pq, "write_table", _half)
         with pytest.raises(KeyboardInterrupt):
             give_tables(folder, parse(TABLE), table, 2)
         assert not _items(folder)
@@ -399,7 +390,7 @@ def _items(folder: Folder) -> list[Path]:
     return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
 
 
-def _half(_: pa.Table, where: object) -> None:
+def _half(_: pa.Table, where: object, **how: object) -> None:
     if isinstance(where, Path):
         where.write_bytes(b"PAR1")
     raise KeyboardInterrupt

@@ -12,7 +12,6 @@ from quoron.config import parse
 from quoron.federation import programs
 from quoron.federation.client_items import give
 from quoron.federation.folder import ITEMS, Folder
-from quoron.federation.programs import Slow
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
@@ -66,7 +65,7 @@ class TestItems:
         for number in range(1, population.users + 1):
             folder.client(number).mkdir(parents=True)
         give(folder, prepared.config, table)
-        made, simulation = 0, programs.Simulation(prepared.scene, Slow(), [])
+        made, simulation = 0, programs.Simulation(prepared.scene, 0.0, [])
         for number in range(1, population.users + 1):
             place = folder.client(number)
             wanted = population.held.of(np.array([number - 1]))

@@ -142,7 +142,7 @@ def ordered(place: Path, text: str, engine: str = "service", *more: object) -> l
 
 @programs
 def test_bits_are_the_inline_engines_though_clients_are_slow(tmp_path: Path) -> None:
-    faults = "service:workers=5,slow=25%:50ms"
+    faults = "service:workers=5,slow=50"
     with command(tmp_path, *ordered(tmp_path, MADE_UP, faults)) as simulation:
         simulation.done()
     whole = quoron.simulate(parse(MADE_UP), out=tmp_path / "inline")
@@ -173,7 +173,7 @@ def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(ben
 @programs
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signals, tmp_path: Path) -> None:
-    words = ordered(tmp_path, MADE_UP, "service:workers=3,slow=100%:60s")
+    words = ordered(tmp_path, MADE_UP, "service:workers=3,slow=60000")
     with command(tmp_path, *words) as simulation:
         running = simulation.running(12)
         simulation.process.send_signal(how)
@@ -186,7 +186,7 @@ def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signal
 
 @programs
 def test_whoever_loses_the_supervisor_ends_and_says_so(tmp_path: Path) -> None:
-    with command(tmp_path, *ordered(tmp_path, MADE_UP, "service:workers=3,slow=100%:60s")) as simulation:
+    with command(tmp_path, *ordered(tmp_path, MADE_UP, "service:workers=3,slow=60000")) as simulation:
         running = simulation.running(12)
         os.kill(running["supervisor"], signal.SIGKILL)
         assert simulation.process.wait(HANGS) == 1, simulation.log.read_text()
@@ -198,7 +198,7 @@ def test_whoever_loses_the_supervisor_ends_and_says_so(tmp_path: Path) -> None:
 @programs
 def test_a_client_that_cannot_go_on_is_named_at_once_and_ends_the_run(tmp_path: Path) -> None:
     """It shares a process with others, which would wait for it in every round, and have other bits without it."""
-    slow = "service:workers=3,slow=100%:300ms"
+    slow = "service:workers=3,slow=300"
     with command(tmp_path, *ordered(tmp_path, MADE_UP.replace("rounds = 3", "rounds = 400"), slow)) as simulation:
         running, place = simulation.running(12), simulation.folder()
         (place.client(5) / "record.sqlite").write_text("nothing")
@@ -310,7 +310,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_a_whole_store_an
     """A store that holds together, one charge, every round committed once; what was committed is what comes of it."""
     text = MADE_UP.replace("rounds = 3", f"rounds = {3 * kills}").replace("users = 12", "users = 8")
     draw = random.Random(kills)
-    with command(tmp_path, *ordered(tmp_path, text, "service:workers=4,slow=100%:300ms")) as simulation:
+    with command(tmp_path, *ordered(tmp_path, text, "service:workers=4,slow=300")) as simulation:
         simulation.running(8)
         kept, dead = simulation.folder(), set[int]()
         for name in ("store/coordinator.sqlite", "coordinator.log"):  # which stay when their folder is removed

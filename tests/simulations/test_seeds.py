@@ -40,7 +40,7 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 
     def said(seed: int | None, folder: Path) -> str:
         given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "seed": seed, **more}
-        return sentence(quoron.mean(users, epsilon=4.0, **given).guarantee)
+        return quoron.mean(users, epsilon=4.0, **given).statement
 
     return said
 

@@ -17,7 +17,7 @@ import pytest
 import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
-from quoron import kernels
+from quoron import kernels, run_folder
 from quoron.cli.app import invoke
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
@@ -225,11 +225,9 @@ class TestProcesses:
 @pytest.mark.programs
 @pytest.mark.parametrize("path", ["d", "one.parquet"])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
-    from quoron.training import start
-
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
     monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
-    monkeypatch.setattr(start.secrets, "randbits", lambda bits: 12345)
+    monkeypatch.setattr(run_folder.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
     first = quoron.train(source, out=tmp_path / "a", population="a", engine="inline")
     second = quoron.train(source, out=tmp_path / "b", population="b", engine=Inline(workers=2))
@@ -243,7 +241,7 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
         ("inline:workers=4", Inline(workers=4)),
         ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
         ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
-        ("service:clients=20,slow=10%:2s", Service(clients=20, slow="10%:2s")),
+        ("service:clients=20,slow=300", Service(clients=20, slow=300)),
         ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
         (Inline(workers=4), Inline(workers=4)),
     ],

@@ -23,7 +23,7 @@ from quoron.releases.statistics import statistics
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.storage.database import Database
@@ -114,8 +114,7 @@ def test_groups_that_no_two_dozen_users_share_are_none():
 @pytest.mark.parametrize("known", [DECLARED, {}])
 def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
     """Noise is less by the root of two than with replace-one, and how many there are is told with noise."""
-    private = {"adjacency": "zero-out"}
-    found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, **private, users=5000, **known)
+    found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, zero_out=5000, **known)
     assert found.users == 5000
     assert "adjacency zero-out" in found.statement
     everybody = found.of("count")[0]
@@ -123,17 +122,19 @@ def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
     assert told(own_ledger)[0]["payload"]["adjacency"] == "zero-out"
     one, other = (
         statistics(frame(), "count by ward", user="who", epsilon=4.0, **DECLARED, **more)
-        for more in ({**SEEDED}, {"seed": 3, "adjacency": "zero-out", "users": USERS})
+        for more in ({**SEEDED}, {"seed": 3, "zero_out": USERS})
     )
     there = frame().drop_duplicates("who").ward.value_counts()
     first, second = ([row.value - there[row.group] for row in each.figures] for each in (one, other))
     assert np.divide(first, second) == pytest.approx(2**0.5, rel=1e-3)
     for nobody in (frame().assign(who=None), frame().iloc[:0]):
         for asked in ("count", "mean of cost", "count by ward"):
-            found = statistics(nobody, asked, user="who", epsilon=4.0, **private, users=5000, **DECLARED)
+            found = statistics(nobody, asked, user="who", epsilon=4.0, zero_out=5000, **DECLARED)
             assert found.of("count")[0].value < 50 if asked == "count" else found.figures
-    with pytest.raises(DataError, match="at most users=100"):
-        statistics(frame(), "count", user="who", epsilon=4.0, **private, users=100)
+    with pytest.raises(DataError, match="at most zero_out=100"):
+        statistics(frame(), "count", user="who", epsilon=4.0, zero_out=100)
+    with pytest.raises(ConfigError, match="zero_out=0"):
+        statistics(frame().iloc[:0], "count", user="who", epsilon=4.0, zero_out=0)
 
 
 HOSTILE = {

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cover import by_default
+from quoron import run_folder
 from quoron.cli.app import invoke
 from quoron.training import lifetime, run, table
-from quoron.training import start as preparing
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.noise.streams import SecureNoise
@@ -125,8 +125,8 @@ def hold_chance(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     key = bytes(range(32))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
-    monkeypatch.setattr(preparing.secrets, "token_hex", lambda size: "ab" * size)
-    monkeypatch.setattr(preparing.secrets, "randbits", lambda bits: 12345)
+    monkeypatch.setattr(run_folder.secrets, "token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr(run_folder.secrets, "randbits", lambda bits: 12345)
     always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")
     monkeypatch.setattr(lifetime, "PopulationLedger", always)
 

@@ -21,8 +21,8 @@ import quoron
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
+from quoron.run_folder import Identity
 from quoron.training import lifetime, tuning
-from quoron.training.start import Identity
 from quoron.training.tuning import Outcome, Price, best_trial, noise_for, private_mean, user_scores, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss

@@ -29,8 +29,6 @@ from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED
-from quoron_server.plan import RunPlan
-from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
@@ -152,12 +150,7 @@ def plan(
 def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
     """Return what would do for a risk, as `plan` says; of columns still to be estimated for the fewest coefficients."""
     if is_wanted(config, simulated=True):
-        asked, users = estimated.undeclared(config, Path.cwd(), frame)
-
-        def plan(config: Config, problem: Problem) -> RunPlan:
-            return estimated.narrowest_plan(config, asked, problem.users)
-
-        problem = estimated.narrowest_problem(config, asked, users)
+        problem, plan = estimated.narrowest(config, Path.cwd(), frame)
         found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
         return replace(found, coefficients=problem.dimension)
     table, config = needed(frame, config)

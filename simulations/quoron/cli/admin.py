@@ -16,8 +16,6 @@ from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # the other commands start without gRPC
-    import grpc
-
     from quoron_client.federation import account as accounts
     from quoron_client.federation import client_state as records
     from quoron_client.federation import own_table as own_people
@@ -100,49 +98,34 @@ def health(
     insecure: Insecure = False,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
-    from quoron_client.federation.config import check_plaintext
-
-    own = Files.of(certs, insecure=insecure, needed=())
-    check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
-    print(check(address, credentials(own, insecure=insecure), timeout=TIMEOUT))
-
-
-def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
-    """None for plaintext; ConfigError for an incomplete set of files, IdentityError for one that cannot be read."""
-    if insecure:
-        return None
-    import grpc
-
-    from quoron_server.service import certificates
-
-    if own.authority is None or (own.certificate is None) != (own.key is None):
-        got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
-        raise ConfigError(
-            f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
-        )
-    root, chain, secret = (
-        None if path is None else certificates.read(path) for path in (own.authority, own.certificate, own.key)
-    )
-    return grpc.ssl_channel_credentials(root_certificates=root, private_key=secret, certificate_chain=chain)
-
-
-def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: float) -> str:
-    """The status SERVING; RunError, with the reason, if it is another or nobody answers within `timeout` seconds."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    channel = grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure)
-    with channel:
+    from quoron_client.federation.config import check_plaintext
+
+    own, secure = Files.of(certs, insecure=insecure, needed=()), None
+    check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
+    if not insecure:
+        from quoron_server.service import certificates
+
+        if own.authority is None or (own.certificate is None) != (own.key is None):
+            got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
+            raise ConfigError(
+                f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
+            )
+        files = own.authority, own.key, own.certificate
+        secure = grpc.ssl_channel_credentials(*(certificates.read(path) if path else None for path in files))
+    with grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure) as channel:
         try:
             service: Any = health_pb2_grpc.HealthStub(channel)
-            reply = service.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+            reply = service.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
         except grpc.RpcError as error:
             code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
             raise RunError(f"Expected a coordinator that serves at {address}, got {code}. Is it running?") from None
     status = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     if status != "SERVING":
         raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
-    return status
+    print(status)
 
 
 silo = typer.Typer(

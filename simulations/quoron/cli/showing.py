@@ -43,17 +43,17 @@ DRY = "Dry run: nothing is charged, and of the table only its users are counted.
 NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
 
 
-def show(result: Any, *, as_json: bool, details: bool = False) -> None:
-    """Print what has been carried out; of a trained table in brief, unless `details` are asked for."""
-    _put(lambda: sections_of(result, details=details), result.as_json, as_json=as_json, details=details)
+def show(result: Any, *, as_json: bool) -> None:
+    """Print what has been carried out; of a trained table in brief."""
+    _put(lambda: sections_of(result), result.as_json, as_json=as_json)
 
 
-def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_json: bool, details: bool = False) -> None:
+def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_json: bool) -> None:
     """Print sections, or as JSON the plain values."""
     if as_json:
         print(dumps(plain()))
     else:
-        render(console(), parts(), details=details)
+        render(console(), parts())
 
 
 def sections_of(result: Any, *, details: bool = False) -> list[Section]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -107,7 +107,7 @@ SHARED: dict[str, Any] = {  # options that several commands have
     "population": Population,
 }
 Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
-ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
+ZeroOut = Annotated[int | None, typer.Option(help="Hide who is there at all: so many users at most.")]
 AnyEngine = Annotated[
     str,
     typer.Option(
@@ -485,7 +485,7 @@ def stats(
             metavar="COLUMN[=DAY:DAY]", help="Columns of dates, with their public range; estimated privately without."
         ),
     ] = None,
-    users: ZeroOut = None,
+    zero_out: ZeroOut = None,
     report: Page = None,
     as_json: Json = False,
     population: Population = None,
@@ -497,7 +497,7 @@ def stats(
     user weighs one, whatever it holds. Asking again costs again.
     """
     check_page(report)
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out}
     asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
     asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
     found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
@@ -511,10 +511,6 @@ def _write(found: Any, page: Path | None) -> None:
 
     if page is not None:
         write_release(found, page)
-
-
-def _adjacency(users: int | None) -> Literal["replace-one", "zero-out"]:
-    return "replace-one" if users is None else "zero-out"
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
@@ -537,7 +533,7 @@ def evaluate(
     items_per_user: Annotated[
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
-    users: ZeroOut = None,
+    zero_out: ZeroOut = None,
     report: Page = None,
     as_json: Json = False,
     population: Population = None,
@@ -546,8 +542,8 @@ def evaluate(
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
     check_page(report)
-    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
-    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out, "population": population}
+    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given)
     showing.show(found, as_json=as_json)
     _write(found, report)
 

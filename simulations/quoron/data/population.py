@@ -47,8 +47,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron.data.index import opened
-from quoron.data.rows import Rows, RowSpan
+from quoron.data.index import Rows, RowSpan, opened
 from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
@@ -72,18 +71,11 @@ from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
+from quoron_server.traffic import SCRATCH
+from quoron_server.traffic import spill_folder as folder
 
 VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that disks read and write begins at a multiple
-SCRATCH = "QUORON_SCRATCH"
-
-
-def folder() -> Path:
-    """Return where such files are."""
-    given = os.environ.get(SCRATCH)
-    if given:
-        return Path(given)
-    return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

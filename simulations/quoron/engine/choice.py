@@ -225,7 +225,7 @@ class Service:
 
     clients: int | None = None  # the first users; default: all users
     workers: int | None = None  # processes of clients; default: as many as three quarters of the free memory allow
-    slow: str | None = None  # share of slow clients and their delay, as 10%:2s
+    slow: int | None = None  # milliseconds that every answer of a client takes more
     timeout: int | None = None  # seconds that a round waits for a client that is missing; default 600
 
     def __post_init__(self) -> None:

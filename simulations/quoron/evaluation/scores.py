@@ -141,21 +141,10 @@ def means(values: NDArray[np.floating], items: ItemBatch, rows: NDArray[np.bool_
     return np.asarray(total / np.maximum(many, 1.0)[:, None])
 
 
-def trained_users(users: int, share: float | None) -> int:
-    """Return those of so many users, or slots, that are trained on. ConfigError where a part would be empty."""
-    return users if share is None else users - held_users(users, share)
-
-
-def parts(users: int, share: float | None, noise: NoiseSource) -> tuple[Users, Users]:
-    """(those trained on, those held out), ascending, by the noise of a run. Secret."""
-    if share is None:
-        return np.arange(users), np.empty(0, np.int64)
-    apart = held_out(noise, users, held_users(users, share))
-    return np.flatnonzero(~apart), np.flatnonzero(apart)
-
-
-def held_users(users: int, share: float) -> int:
+def held_users(users: int, share: float | None) -> int:
     """Return how many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""
+    if share is None:
+        return 0
     probability(holdout=share)
     held = round(users * share)
     if not 0 < held < users:
@@ -165,8 +154,9 @@ def held_users(users: int, share: float) -> int:
     return held
 
 
-def held_out(noise: NoiseSource, users: int, held: int) -> NDArray[np.bool_]:
-    """Return whether each user, or slot, is held out, (users,), by the noise of a run. Secret."""
-    chosen = np.zeros(users, np.bool_)
-    chosen[of_the_run(noise).stream("held out").subset(users, held)] = True
-    return chosen
+def parts(users: int, held: int, noise: NoiseSource) -> tuple[Users, Users]:
+    """(those trained on, those held out), ascending, by the noise of a run. Secret."""
+    apart = np.zeros(users, np.bool_)
+    if held:
+        apart[of_the_run(noise).stream("held out").subset(users, held)] = True
+    return np.flatnonzero(~apart), np.flatnonzero(apart)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from quoron.config import (
     ColumnsSection,
@@ -22,7 +21,7 @@ from quoron.data.table import trained
 from quoron.data.user_rows import group
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.paths import dataset
-from quoron.run_folder import FRAME
+from quoron.run_folder import FRAME, as_parquet
 from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_columns
 from quoron.simulation.sources import resolve
 from quoron.simulation.wildcards import source_of
@@ -195,9 +194,7 @@ def _tell(folder: Folder, config: Config) -> None:
 
 def _save(table: pa.Table, folder: Folder, number: int) -> None:
     """A client's own items, whole or not at all."""
-    written = pa.BufferOutputStream()
-    pq.write_table(table, written)
-    replace_whole(folder.client(number) / ITEMS, written.getvalue().to_pybytes(), mode=PRIVATE)
+    replace_whole(folder.client(number) / ITEMS, as_parquet(table), mode=PRIVATE)
 
 
 def _as_table(items: ItemBatch) -> pa.Table:

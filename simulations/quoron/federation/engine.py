@@ -74,7 +74,6 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
-    slow = programs.Slow.parse(service.slow)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     place = Folder(Path(mkdtemp(prefix=PASSING)))
@@ -82,7 +81,7 @@ def simulate(
         place.make(order.clients)
         place.enrol(order.clients)
         give(place, prepared.config, base)
-        programs.write(place, prepared, slow)
+        programs.write(place, prepared, (service.slow or 0) / 1000)
         local.begin()
         local.ready(partial(runs.tell, observers))
         began = time.monotonic()

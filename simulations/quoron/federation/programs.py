@@ -17,7 +17,6 @@ import logging
 import os
 import pickle
 import random
-import re
 import selectors
 import shutil
 import signal
@@ -30,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import cryptography.hazmat.backends.openssl.backend  # noqa: F401  # once, and not by each client
 import numpy as np
@@ -54,7 +53,7 @@ from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire, task_name
 from quoron_client.randomisers import SeededRandomness
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
@@ -74,42 +73,12 @@ ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no s
 _LOG = logging.getLogger("quoron")
 
 
-_SLOW = re.compile(r"(?:(\d+(?:\.\d+)?)%:)?(\d+(?:\.\d+)?)(ms|s)")
-
-
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """Which clients of a simulation are slow: a share of them, those with the highest numbers, by so many seconds.
-
-    >>> Slow.parse("10%:2s")
-    Slow(share=0.1, seconds=2.0)
-    """
-
-    share: float = 0.0
-    seconds: float = 0.0
-
-    @classmethod
-    def parse(cls, slow: str | None) -> Self:
-        """Read the text of the command line: SHARE%:SECONDSs, without a share of all clients; None: nobody is slow."""
-        if slow is None:
-            return cls()
-        found = _SLOW.fullmatch(slow.strip())
-        share = 2.0 if found is None else float(found[1] or 100) / 100
-        if found is None or share > 1:
-            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {slow!r}.")
-        return cls(share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0))
-
-    def delay(self, client: int, clients: int) -> float:
-        """Return seconds that a client takes more."""
-        return self.seconds if client > clients - round(self.share * clients) else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a simulation hands to the processes of its federation."""
 
     scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
-    slow: Slow
+    slow: float  # seconds that every answer takes more
     tasks: list[Task]  # one of each kind that the run asks, for one user
 
 
@@ -234,8 +203,8 @@ class SimulatedWorker(Worker):
         assert user is not None
         simulation, engine = user.simulation, user.simulation.scene.engine
         assert isinstance(engine, InlineEngine)
-        if ready and (delay := simulation.slow.delay(user.number, user.order.clients)):
-            time.sleep(delay)
+        if ready and simulation.slow:
+            time.sleep(simulation.slow)
         fault = int(engine.faults(np.array([user.number - 1]), message.round)[0])
         if fault == Corruption.MISSING:
             return None
@@ -256,7 +225,7 @@ def _say(status: int, line: str) -> None:
 ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
 
 
-def write(folder: Folder, prepared: Prepared[Setup], slow: Slow) -> None:
+def write(folder: Folder, prepared: Prepared[Setup], slow: float = 0.0) -> None:
     """What a simulation hands to the processes of its federation."""
     simulation = Simulation(prepared.scene, slow, _tasks(prepared))
     (folder.path / SIMULATION).write_bytes(pickle.dumps(simulation, pickle.HIGHEST_PROTOCOL))

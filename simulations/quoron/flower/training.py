@@ -32,8 +32,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.training.rows import BlackBox, TrainedRows, algorithm_of, origin_of, problem_of
-from quoron.training.start import Start
+from quoron.training.rows import BlackBox, Start, TrainedRows, algorithm_of, origin_of, problem_of
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive

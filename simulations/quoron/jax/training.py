@@ -23,13 +23,12 @@ from quoron.arguments import entry_point
 from quoron.training.rows import (
     CHUNK,
     ITEMS,
-    Array,
     Data,
     Items,
     LocalSGD,
     ModuleTraining,
+    Start,
     Timetable,
-    Trainable,
     TrainedRows,
     Users,
     Vector,
@@ -37,8 +36,8 @@ from quoron.training.rows import (
     items_of,
     released,
     start_of,
+    train_model,
 )
-from quoron.training.start import Start
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource
 
@@ -192,9 +191,14 @@ def train(
         return compute.unflat(jnp.asarray(point, compute.type))
 
     start, described = start_of(training, Start(compute.origin)), f"{jax.tree.structure(params)} {local} {draws}"
-    model: Trainable[Params] = Trainable(start, described, compute, tree, tree, _arrays)
-    return model.train(people, training, watch=watch)
-
-
-def _arrays(*parts: Array) -> tuple[Array, ...]:
-    return parts
+    return train_model(
+        people,
+        training,
+        start,
+        described,
+        compute=compute,
+        model_at=tree,
+        measured_at=tree,
+        parts_of=lambda *parts: parts,
+        watch=watch,
+    )

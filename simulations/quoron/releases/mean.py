@@ -96,7 +96,9 @@ class PrivateMean(Release):
     radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
     error: ErrorBound  # as forecast before the charge
-    guarantee: Guarantee
+    epsilon: float
+    delta: float
+    statement: str  # the guarantee, in a sentence
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
     unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
 
@@ -110,21 +112,6 @@ class PrivateMean(Release):
     def records(self) -> list[dict[str, float]]:
         """Return one mapping a coordinate."""
         return [{"value": float(value)} for value in self.value]
-
-    @property
-    def epsilon(self) -> float:
-        """Return ε of the guarantee."""
-        return self.guarantee.epsilon
-
-    @property
-    def delta(self) -> float:
-        """Return δ of the guarantee."""
-        return self.guarantee.delta
-
-    @property
-    def statement(self) -> str:
-        """Return the guarantee in one sentence."""
-        return sentence(self.guarantee)
 
 
 @entry_point
@@ -206,20 +193,20 @@ def mean(
         if released is None:
             return None, {"mean": None, "method": planned.method}
         value, scale, radius, *learnt = released
-        made = PrivateMean(value, scale, radius, planned.method, planned.error, planned.guarantee, *learnt)
+        promised = epsilon, delta, planned.guarantee.statement
+        made = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
         return made, {"mean": value.tolist(), "method": planned.method}
 
-    guarantee = ReleaseGuarantee(epsilon, delta, sentence(planned.guarantee))
     given: dict[str, Any] = {"mu": mu, "variation": variation, "seed": seed}
     given |= {"population": population, "ledger": ledger}
-    found, _ = release_once("mean", guarantee, draw, verify, **given)
+    found, statement = release_once("mean", planned.guarantee, draw, verify, **given)
     if found is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
             f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
             "spent; declare a larger spread or more outliers."
         )
-    return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
+    return replace(found, statement=statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +214,7 @@ class _Planned:
     """A method with its noise, by public numbers alone."""
 
     method: str
-    guarantee: Guarantee
+    guarantee: ReleaseGuarantee
     error: ErrorBound
     release: Callable[[Matrix, NoiseSource], tuple[Any, ...] | None]  # value, noise scale, radius, what was learnt
     mu: float | None = None  # what it releases is μ-GDP, but for so many Gaussian samples; None: nothing of the kind
@@ -238,9 +225,11 @@ def _of_noise(scale: float, dimension: int) -> ErrorBound:
     return ErrorBound(scale * (math.sqrt(dimension) + TAIL))
 
 
-def _guarantee(privacy: Privacy, theorem: str = "") -> Guarantee:
-    where = f"docs/privacy/private-mean.md{theorem}"
-    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", "central-broadcast", (), where)
+def _guarantee(privacy: Privacy, theorem: str = "") -> ReleaseGuarantee:
+    epsilon, delta, where = privacy.epsilon, privacy.delta, f"docs/privacy/private-mean.md{theorem}"
+    return ReleaseGuarantee(
+        epsilon, delta, sentence(Guarantee(epsilon, delta, "replace-one", "central-broadcast", (), where))
+    )
 
 
 def _user_means(users: Any) -> Matrix:

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from quoron.arguments import DELTA, entry_point
-from quoron.data.index import opened
-from quoron.data.rows import Rows
+from quoron.data.index import Rows, opened
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared
 from quoron.evaluation import figures
@@ -26,7 +25,7 @@ from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
 from quoron.model import Model, load
 from quoron.paths import dataset
-from quoron.releases.once import check_declared_users, release_once, slots_of
+from quoron.releases.once import release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.memory import ELSEWHERE, UNCHARGED, memory_for
 from quoron.training.table import gather
@@ -53,10 +52,9 @@ def evaluate(
     *,
     epsilon: float,
     delta: float = DELTA,
-    adjacency: Adjacency = "replace-one",
+    zero_out: int | None = None,
     allow_large_delta: bool = False,
     items_per_user: int = 1,
-    users: int | None = None,
     seed: int | None = None,
     population: str | None = None,
     ledger: str | Path | None = None,
@@ -67,9 +65,9 @@ def evaluate(
         model: a `Model`, its file, or the folder of a run.
         source: a table with one item a row: a path, a folder of Parquet files, a DataFrame, `quoron.read_table(...)`.
         user: the column that says whose a row is.
-        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
+        epsilon, delta, allow_large_delta: the guarantee, as of `train`.
+        zero_out: the most users that the table may hold: adjacency is zero-out, which hides who is there at all.
         items_per_user: above 1 figures are reported per item as well, of so many rows of a user at most.
-        users: under zero-out the most users that the table may hold.
         seed: SIMULATED: of all noise, for data of nobody; charged to a given ledger only.
         population, ledger: whose privacy budget is charged, in which file, before any value is read.
 
@@ -80,14 +78,14 @@ def evaluate(
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
     found = load(model) if isinstance(model, str | Path) else model
+    adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
     Privacy(epsilon, delta, adjacency=adjacency)  # which checks them
     encoding = replace(found.encoding, class_weight=None, weight=None)
     classes = outcomes(encoding.label)
     if encoding.label is None or not (classes or hasattr(encoding.label, "bound")):
         raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")
-    check_declared_users(adjacency, users)
-    there, rows = _read(encoding, source, user, zero_rows=adjacency != "zero-out", declared=users)
-    slots = slots_of(there, users, delta, allow_large_delta=allow_large_delta)
+    there, rows = _read(encoding, source, user, zero_out)
+    slots = slots_of(there, zero_out, delta, allow_large_delta=allow_large_delta)
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     held = HeldOut.calibrate(users=slots, classes=len(classes), cap=items_per_user, **promised)
     figures.require_telling(held, epsilon)
@@ -108,16 +106,13 @@ def evaluate(
     return replace(told, statement=statement)
 
 
-def _read(
-    encoding: Encoding, source: Any, user: str, *, zero_rows: bool, declared: int | None
-) -> tuple[int, ItemBatch | Rows]:
+def _read(encoding: Encoding, source: Any, user: str, zero_out: int | None) -> tuple[int, ItemBatch | Rows]:
     """Return how many users there are, and the items of all."""
-    most = most_rows(1, encoding.dimension, weighted=False)
+    most, zero_rows = most_rows(1, encoding.dimension, weighted=False), zero_out is None
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
         rows = Rows.of(opened(folder, user), encoding)
-        return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
+        return rows.users, replace(rows, users=zero_out or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         gathered = gather(tables.opened(source), encoding, user, most)[1].end()
-        slots = declared if declared is not None and declared >= gathered.users else gathered.users
-        return gathered.users, gathered.items(slots, zero_rows=zero_rows)
+        return gathered.users, gathered.items(max(zero_out or 0, gathered.users), zero_rows=zero_rows)

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from quoron.training import lifetime
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, DataError, Infeasible
+from quoron_privacy.errors import DataError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
-from quoron_privacy.release import Adjacency
 from quoron_server.plan import EVERYONE, check_delta
 from quoron_server.wording import ReleaseGuarantee, simulated
 
@@ -65,19 +64,14 @@ def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delt
         raise Infeasible(what, f"delta={delta:g} is below what arithmetic resolves", "a larger delta")
 
 
-def check_declared_users(adjacency: Adjacency, users: int | None) -> None:
-    """Raise ConfigError unless the most users are declared where adjacency is zero-out, and only there."""
-    if (adjacency == "zero-out") != (users is not None):
-        raise ConfigError(
-            f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
-            f"users={users} with {adjacency}."
-        )
+def slots_of(found: int, zero_out: int | None, delta: float, *, allow_large_delta: bool) -> int:
+    """Return the number of users that a guarantee is for: all, or under zero-out the most that there may be.
 
-
-def slots_of(found: int, declared: int | None, delta: float, *, allow_large_delta: bool) -> int:
-    """Return the number of users that a guarantee is for. DataError for more than declared; ConfigError for δ > 1/n."""
-    users = found if declared is None else declared
+    DataError for more than these; ConfigError for δ > 1/n, and for less than one.
+    """
+    count(zero_out=1 if zero_out is None else zero_out)
+    users = found if zero_out is None else zero_out
     if found > users:
-        raise DataError(f"Expected at most users={users} users in the table, got more. Declare more.")
+        raise DataError(f"Expected at most zero_out={users} users in the table, got more. Declare more.")
     check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
     return users

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from quoron import results
 from quoron.arguments import DELTA, entry_point, shortened
 from quoron.releases.bounds import read
-from quoron.releases.once import check_declared_users, release_once, slots_of, verify_gaussian
+from quoron.releases.once import release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
 from quoron.training import column_bounds
 from quoron.training.column_bounds import Want, is_day
@@ -147,10 +147,10 @@ class Question:
 
 def asked_of(questions: Any) -> list[Question]:
     """Each question once. ConfigError for what is none."""
-    listed = [questions] if isinstance(questions, str | Question) else questions
-    if not (isinstance(listed, Sequence) and listed and all(isinstance(each, str | Question) for each in listed)):
+    listed = [questions] if isinstance(questions, str) else questions
+    if not (isinstance(listed, Sequence) and listed and all(isinstance(each, str) for each in listed)):
         raise ConfigError(f"Expected questions such as 'count by ward', got {shortened(questions)}.")
-    asked = [each if isinstance(each, Question) else Question.read(each) for each in listed]
+    asked = [Question.read(each) for each in listed]
     if len({each.words for each in asked}) < len(asked):
         raise ConfigError("Expected each question once, got one twice.")
     return asked
@@ -161,40 +161,34 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of columns: declared, or estimated."""
+    """What is known of columns, declared or estimated, and of the users."""
 
     ranges: Mapping[str, tuple[float, float]]
     words: Mapping[str, Sequence[str | int]]
     estimates: frozenset[str] = frozenset()  # columns whose range was estimated: some numbers lie beyond it
     dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
+    users: int = 0  # that there are; under zero-out the most that there may be
+    items: int = 1  # K, that weigh as much as one user
+    adjacency: Adjacency = "replace-one"
 
     def groups(self, question: Question) -> Sequence[str | int | None]:
         """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
-    def spread(self, question: Question, mu: float, asked: "Asked", groups: int | None = None) -> Spread | None:
+    def spread(self, question: Question, mu: float, groups: int | None = None) -> Spread | None:
         """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
         many = len(self.groups(question)) if groups is None else groups
         if not many or (groups is None and question.of is not None and question.of not in self.ranges):
             return None
         return Spread.for_mu(
-            users=asked.users,
+            users=self.users,
             groups=many,
             cells=question.cells,
             mu=mu,
             running=question.what == "quantiles",
-            most=asked.items,
-            adjacency=asked.adjacency,
+            most=self.items,
+            adjacency=self.adjacency,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What all questions share."""
-
-    users: int  # that there are; under zero-out the most that there may be
-    items: int  # K, that weigh as much as one user
-    adjacency: Adjacency
 
 
 def declared(
@@ -302,7 +296,7 @@ class Statistics(results.Release):
         """Return one mapping a figure, dates in ISO 8601; None for an end that is infinite."""
         return [_plain(row) for row in self.figures]
 
-    def plot(self, question: str | Question | None = None, *, ax: Axes | None = None) -> Axes:
+    def plot(self, question: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Return matplotlib Axes with the figures of a question, by default the first histogram, and 95 % intervals."""
         asked = [*(row.question for row in self.figures), "count"]
         rows = self.of(question or next((words for words in asked if words.startswith("histogram")), asked[0]))
@@ -313,9 +307,9 @@ class Statistics(results.Release):
         found.tick_params("x", rotation=90)
         return found
 
-    def of(self, question: str | Question) -> tuple[Row, ...]:
+    def of(self, question: str) -> tuple[Row, ...]:
         """Return the figures of one question. ConfigError for one that was not asked."""
-        words = (question if isinstance(question, Question) else Question.read(question)).words
+        words = Question.read(question).words
         found = tuple(row for row in self.figures if row.question == words)
         if not found:
             raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
@@ -333,12 +327,12 @@ def _plain(row: Row) -> dict[str, Any]:
     return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
 
 
-def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
+def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64]) -> Iterable[Row]:
     """Return the figures of a question, of what was released of each group's cells, (groups, k)."""
     low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
     for group, own in zip(facts.groups(question), released, strict=True):
         name = None if group is None else str(group)
-        for cell, found in _estimates(part, question, own, users, (low, high), dates=question.of in facts.dates):
+        for cell, found in _estimates(part, question, own, facts.users, (low, high), dates=question.of in facts.dates):
             if question.what == "quantiles" and question.of in facts.estimates:
                 found = _open(found, low, high)
             dated = question.of in facts.dates and question.what in ("quantiles", "mean")
@@ -374,18 +368,17 @@ _DATE = KINDS.index("date")
 @entry_point
 def statistics(
     source: Any,
-    questions: str | Question | Sequence[str | Question],
+    questions: str | Sequence[str],
     user: str,
     *,
     epsilon: float,
     delta: float = DELTA,
-    adjacency: Adjacency = "replace-one",
+    zero_out: int | None = None,
     allow_large_delta: bool = False,
     numeric: Mapping[str, tuple[float, float]] = {},  # read only
     categorical: Mapping[str, Sequence[str | int]] = {},
     dates: Mapping[str, Any] | Sequence[str] = (),
     items_per_user: int | None = None,
-    users: int | None = None,
     seed: int | None = None,
     population: str | None = None,
     ledger: str | Path | None = None,
@@ -395,17 +388,17 @@ def statistics(
     Args:
         source: a table with one item a row: a file, a DataFrame, whatever `quoron.read_table` gives.
         questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
-            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`; or `Question`s.
+            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`.
         user: column that says whose item a row is. How many users there are is public.
-        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
+        epsilon, delta, allow_large_delta: the guarantee, as of `train`.
+        zero_out: the most users that the table may hold: adjacency is zero-out, whether somebody is in it is private
+            then, and a plain `count` is of users.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is estimated, out of
             the same promise.
         categorical: public values of a column of groups; without, they are estimated. Items of others do not count.
         dates: columns of dates, as they are stored or in ISO 8601, each with its public first and last day, or None: it
             is estimated. A column of a type that holds dates alone need not be named.
         items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
-        users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
-            plain `count` is of users.
         seed: SIMULATED: of all noise, which comes again and protects nobody; charged to a given ledger only.
         population, ledger: whose privacy budget is charged, in which file.
 
@@ -421,8 +414,8 @@ def statistics(
     asked = asked_of(questions)
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
-    check_declared_users(adjacency, users)
-    if items == 1 and users is None and any(each.what == "count" and each.by is None for each in asked):
+    adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
+    if items == 1 and zero_out is None and any(each.what == "count" and each.by is None for each in asked):
         raise ConfigError(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
@@ -436,9 +429,9 @@ def statistics(
     source = tables.opened(source)
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
     facts = replace(facts, dates=facts.dates | typed)
-    table, owners, found = read(source, user, names, facts.dates, empty=users is not None)
-    slots = slots_of(found, users, delta, allow_large_delta=allow_large_delta)
-    shared = Asked(slots, items, adjacency)
+    table, owners, found = read(source, user, names, facts.dates, empty=zero_out is not None)
+    slots = slots_of(found, zero_out, delta, allow_large_delta=allow_large_delta)
+    facts = replace(facts, users=slots, items=items, adjacency=adjacency)
     wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
@@ -446,7 +439,7 @@ def statistics(
     paid = column_bounds.planned(wants, slots, privacy.epsilon, privacy.delta, adjacency) if wants else None
     left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
-    _check_users(asked, facts, shared, mu)
+    _check_users(asked, facts, mu)
     variation = total_variation(gaussians=_SAMPLES)
     charged = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
@@ -460,65 +453,60 @@ def statistics(
         if paid is None:
             verify_gaussian("statistics", mu, variation, epsilon, delta)
         else:
-            paid.verify(epsilon, delta, users=shared.users, adjacency=adjacency, own=(mu, variation))
+            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=(mu, variation))
 
     def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
         known, remarks = facts, tuple[str, ...]()
         entries: tuple[Release, ...] = ()
         if paid is not None:
-            estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+            estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, slots, noise)
             known, remarks = _found(facts, estimates_, paid)
-        parts = _parts(asked, known, shared, mu)
+        parts = _parts(asked, known, mu)
         spread.verify([part for _, part in parts], *left)
-        rows = _released(parts, known, table, owners, shared.users, noise)
+        rows = _released(parts, known, table, owners, noise)
         kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
         return (rows, remarks), {"statistics": kept}
 
     given: dict[str, Any] = {"mu": charged[0], "variation": charged[1], "seed": seed}
     given |= {"population": population, "ledger": ledger}
     (rows, remarks), statement = release_once("statistics", promise, draw, verify, **given)
-    return Statistics(rows, shared.users, epsilon, delta, statement, remarks)
+    return Statistics(rows, slots, epsilon, delta, statement, remarks)
 
 
-def _parts(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> list[tuple[Question, Spread]]:
+def _parts(asked: Sequence[Question], facts: Facts, mu: float) -> list[tuple[Question, Spread]]:
     """Return what answers each question, all for μ; a column without a released group has no answer."""
     each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
-    found = [(question, facts.spread(question, each, shared)) for question in asked]
+    found = [(question, facts.spread(question, each)) for question in asked]
     return [(question, part) for question, part in found if part is not None]
 
 
 def _released(
-    parts: Sequence[tuple[Question, Spread]],
-    facts: Facts,
-    table: pa.Table,
-    owners: Integers,
-    users: int,
-    noise: NoiseSource,
+    parts: Sequence[tuple[Question, Spread]], facts: Facts, table: pa.Table, owners: Integers, noise: NoiseSource
 ) -> tuple[Row, ...]:
     rows: list[Row] = []
     for place, (question, part) in enumerate(parts):
         private = held(part, question, facts, table, owners)
         released = part.release(private, noise.stream("statistics", place))
-        rows += rows_of(part, question, facts, released, users)
+        rows += rows_of(part, question, facts, released)
     return tuple(rows)
 
 
-def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> None:
+def _check_users(asked: Sequence[Question], facts: Facts, mu: float) -> None:
     """Raise Infeasible where noise alone hides what is asked; unknown groups count as one."""
     each = mu / math.sqrt(len(asked))
     for question in asked:
         many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
-        part, cells = facts.spread(question, each, shared, many), question.cells
+        part, cells = facts.spread(question, each, many), question.cells
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)
         least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
-        if shared.users < least:
+        if facts.users < least:
             beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
             fewer = "" if many * cells == 1 else ", fewer groups or bins"
             raise Infeasible(
                 "statistics",
-                f"{shared.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
+                f"{facts.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
                 f"{least:,} users, a larger epsilon{fewer}{beside}",
             )
 
@@ -550,6 +538,5 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tup
             ranges[name] = ends
             said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
-    return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
-        f"Estimated, for {share}: {'; '.join(said)}.",
-    )
+    known = replace(facts, ranges=ranges, words=words, estimates=frozenset(ranges) - frozenset(facts.ranges))
+    return known, (f"Estimated, for {share}: {'; '.join(said)}.",)

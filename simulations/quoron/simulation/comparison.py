@@ -333,7 +333,7 @@ def run_jobs(
         return {}
     count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
     workers = Workers(max(1, processors() // count))
-    base, own = base.resolve(), INLINE if isinstance(engine, Inline) else engine
+    own = INLINE if isinstance(engine, Inline) else engine
     waiting, lock = deque(jobs), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
 
@@ -343,7 +343,7 @@ def run_jobs(
 
     def drive() -> None:
         """One worker's life."""
-        with workers.start(pickle.dumps(Work())) as process:
+        with workers.start(pickle.dumps(Work(base.resolve(), own))) as process:
             while True:
                 with lock:
                     while waiting and waiting[0].cell in refused:
@@ -353,7 +353,7 @@ def run_jobs(
                         return
                     job = waiting.popleft()
                 try:
-                    how, why = process.ask(Task(job.config, base, job.folder.resolve(), own))
+                    how, why = process.ask((job.config, job.folder.resolve()))
                 except Died as error:
                     raise RunError(
                         f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are "
@@ -631,54 +631,41 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     return Table("Every cell, by its excess risk", heads, lines, brief)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One run: its folder, and the one that relative paths are relative to."""
-
-    config: Config
-    base: Path
-    folder: Path
-    engine: Inline | Ray
-
-
 @dataclass(slots=True)
 class Work:
     """Carries runs out, and keeps the last users and plan: the next run often has the same."""
 
+    base: Path  # that relative paths are relative to
+    engine: Inline | Ray
     last: Prepared[Setup] | None = None
-    base: Path | None = None
 
-    def __call__(self, task: Task) -> tuple[End, str | None]:
+    def __call__(self, run: tuple[Config, Path]) -> tuple[End, str | None]:
         """Carry out one run, all of its folder but the report; what became of it, and why."""
+        config, folder = run
         try:
-            prepared = self._prepared(task.config, task.base)
+            prepared = self._prepared(config)
         except Infeasible as error:
             return "refused", f"{error.condition}; needs {error.needs}."
         except QuoronError as error:
             return "refused", str(error)
         try:
-            task.folder.mkdir(parents=True, exist_ok=True)
-            with shared(prepared, task.engine) as given:
-                runs.carry_out(given, RunFolder(task.folder), report=False)
+            folder.mkdir(parents=True, exist_ok=True)
+            with shared(prepared, self.engine) as given:
+                runs.carry_out(given, RunFolder(folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None
 
-    def _prepared(self, config: Config, base: Path) -> Prepared[Setup]:
-        if (
-            self.last is not None
-            and base == self.base
-            and _but_for_the_seed(config) == _but_for_the_seed(self.last.config)
-        ):
-            return reseeded(self.last, config, base)
-        population = self._population(config, base)
-        self.last, self.base = None, base
-        self.last = runs.prepare(config, base, alternatives=False, population=population)
+    def _prepared(self, config: Config) -> Prepared[Setup]:
+        if self.last is not None and _but_for_the_seed(config) == _but_for_the_seed(self.last.config):
+            return reseeded(self.last, config, self.base)
+        population, self.last = self._population(config), None
+        self.last = runs.prepare(config, self.base, alternatives=False, population=population)
         return self.last
 
-    def _population(self, config: Config, base: Path) -> Population | None:
+    def _population(self, config: Config) -> Population | None:
         """The last run's users, where the configuration makes the same, and the last plan left them their domain."""
-        if self.last is None or base != self.base or _users(config) != _users(self.last.config):
+        if self.last is None or _users(config) != _users(self.last.config):
             return None
         population = self.last.scene.population
         return population if population.domain == make_domain(config.domain, population.loss.feature_norm) else None

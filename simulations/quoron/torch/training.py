@@ -41,14 +41,14 @@ from torch.overrides import TorchFunctionMode
 from quoron.arguments import entry_point
 from quoron.training.rows import (
     ITEMS,
-    Array,
+    Bytes,
     Data,
     Items,
     LocalSGD,
     Minibatches,
     ModuleTraining,
+    Start,
     Timetable,
-    Trainable,
     TrainedRows,
     Users,
     Vector,
@@ -57,8 +57,8 @@ from quoron.training.rows import (
     of_one_user,
     released,
     start_of,
+    train_model,
 )
-from quoron.training.start import Bytes, Start
 from quoron_client.protocol.questions import ANSWERED, Answers, Question, plain
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ClippedSum
@@ -613,17 +613,15 @@ def train(
         )
     if compute.why_eager is not None:
         _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
-    model = Trainable(
+    return train_model(
+        people,
+        training,
         network.start(),
         hashlib.sha256(f"{network.module}{sorted(network.weights())}{local}".encode()).hexdigest(),
-        compute,
-        network.trained,
-        lambda point: network.trained(point).eval(),
-        _tensors,
-        compute.sums,
+        compute=compute,
+        summing=compute.sums,
+        model_at=network.trained,
+        measured_at=lambda point: network.trained(point).eval(),
+        parts_of=lambda *parts: tuple(map(torch.tensor, parts)),
+        watch=watch,
     )
-    return model.train(people, training, watch=watch)
-
-
-def _tensors(*parts: Array) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.tensor(part) for part in parts)

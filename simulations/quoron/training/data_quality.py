@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from quoron.config import Config
-from quoron.data.rows import Rows
+from quoron.data.index import Rows
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of

@@ -13,7 +13,7 @@ Which columns, which method and which numbers come afterwards depend on what was
 not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, hypot, isnan
 from pathlib import Path
@@ -29,9 +29,10 @@ from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared
-from quoron.evaluation.scores import trained_users
+from quoron.evaluation.scores import held_users
 from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
+from quoron.run_folder import Identity
 from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
@@ -40,7 +41,6 @@ from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.result import EstimatedBound
-from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron_client.data import columns, tables
 from quoron_client.data.encoding import Encoding, Signs
@@ -213,13 +213,6 @@ class Found:
     rate: float | None = None  # of a label of two classes: the share of one of them
     missing: tuple[str, ...] = ()  # what was estimated and tells little or nothing, in words with its fix
     weights: tuple[float, float] = (1.0, 1.0)  # of a vote for a name of the label, and of another column
-
-    @classmethod
-    def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
-        """Return what a plan may look like: columns of words have so many categories, all others are numbers."""
-        ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in widths}
-        wide = {name: [f"{place}" for place in range(width)] for name, width in widths.items()}
-        return cls(ends, wide, items=None if asked.items is None else 1)
 
     @classmethod
     def of(
@@ -493,11 +486,19 @@ def prepared(
     return Undeclared(*known), planned
 
 
-def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
-    """Return what of a table is to be estimated, and how many users there are. Raises what `hold` raises."""
+def narrowest(config: Config, base: Path, frame: Any) -> tuple[Problem, Callable[[Config, Problem], RunPlan]]:
+    """Return the problem if every column of text has one category, and what plans such a one for any users and ε.
+
+    Raises what `hold` raises, and planning what `choose` raises.
+    """
     section = check_section(config)
     source = source_of(section, base, frame)
-    return wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
+    asked, users = wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
+
+    def plan(config: Config, problem: Problem) -> RunPlan:
+        return _of_width(config, asked, problem.users, plan_estimates(config, asked, problem.users), 1)[0].plan
+
+    return _public(_guessed(config, asked, 1), users)[0], plan
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
@@ -519,7 +520,7 @@ def forecast(
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    trained = trained_users(users, config.train.holdout)
+    trained = users - held_users(users, config.train.holdout)
     paid = plan_estimates(config, asked, trained)
 
     def at(width: int) -> Plan:
@@ -547,16 +548,6 @@ def plan_estimates(config: Config, asked: Wanted, users: int) -> EstimatedBounds
     return column_bounds.planned(asked.all, users, said.epsilon, said.delta, config.privacy.adjacency)
 
 
-def narrowest_plan(config: Config, asked: Wanted, users: int) -> RunPlan:
-    """Return the plan for so many users if every column of text has one category. Raises what `choose` raises."""
-    return _of_width(config, asked, users, plan_estimates(config, asked, users), 1)[0].plan
-
-
-def narrowest_problem(config: Config, asked: Wanted, users: int) -> Problem:
-    """Return what that plan is for."""
-    return _public(_guessed(config, asked, 1), users)[0]
-
-
 def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds, width: int) -> tuple[Plan, Encoding]:
     likely = _guessed(config, asked, width)
     problem, encoding = _public(likely, trained)
@@ -564,8 +555,10 @@ def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds
 
 
 def _guessed(config: Config, asked: Wanted, width: int) -> Config:
-    texts = [feature.column for feature in asked.features if feature.what != "number"]
-    return configured(config, asked, Found.guessed(asked, dict.fromkeys(texts, width)))
+    """Return what may be found: columns of words have so many categories, all others are numbers."""
+    wide = {each.column: [f"{place}" for place in range(width)] for each in asked.features if each.what != "number"}
+    ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in wide}
+    return configured(config, asked, Found(ends, wide, items=None if asked.items is None else 1))
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:

@@ -1,7 +1,7 @@
 """Users of a data holder's run that are held out: planned with it, drawn when it begins, measured when it ends.
 
     planned = with_held_out(planned, config, encoding, users)
-    trained, apart = split.parts(users, config.train.holdout, run.noise(own))
+    trained, apart = split.parts(users, held_users(users, config.train.holdout), run.noise(own))
     model = run.carry_out(own, engine, observers, evaluations=of_final_model(prepared, items, apart))
     evaluation(promise, loss, encoding, model, own.released(EVALUATED))
 
@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.data.rows import Rows
+from quoron.data.index import Rows
 from quoron.data.users import Declared, Users, Vector
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
-from quoron.evaluation.scores import Scorer, trained_users
+from quoron.evaluation.scores import Scorer, held_users
 from quoron.planning.plans import Plan, Prepared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
@@ -58,7 +58,7 @@ def measured_by(
     if config.train.holdout is None or privacy.trust_model == "none":  # which is refused for what it is
         return None
     held = HeldOut.calibrate(
-        users=users - trained_users(users, config.train.holdout),
+        users=held_users(users, config.train.holdout),
         classes=classes,
         epsilon=privacy.epsilon,
         delta=privacy.delta,

@@ -1,6 +1,6 @@
 """What a person's own runs have promised over time: a lifetime ledger in the usual place for a program's data.
 
-    with opened(place(None)) as ledger:
+    with opened(None) as ledger:
         ledger.charge("visits-3f2a", "everyone", epsilon=1.0, delta=1e-6)
 
 Runs are charged to a population: a name that the caller declares for "these people". It is never guessed from the
@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_data_path
 
 from quoron_client.durable import OWN, PRIVATE, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.runs import Account
 from quoron_server.storage.lifetime_ledger import Known, PopulationLedger
 from quoron_server.storage.store import Store
 
@@ -36,19 +35,14 @@ def place(given: str | Path | None) -> Path:
     return Path(chosen).expanduser() if chosen else user_data_path("quoron") / "ledger.sqlite"
 
 
-def account(path: Path) -> Account:
-    """Return a function that opens the ledger at `path`, for charges."""
-    return partial(opened, path)
-
-
 @contextmanager
-def opened(path: Path, *, create: bool = True) -> Iterator[PopulationLedger]:
-    """The ledger at `path`, held for as long as the block takes: keep it short, as others wait.
+def opened(given: str | Path | None, *, create: bool = True) -> Iterator[PopulationLedger]:
+    """The ledger at its `place`, held for as long as the block takes: keep it short, as others wait.
 
     What this process has verified of it is not verified again, unless somebody has written the file since.
     LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
     """
-    with _ready(path, create=create):
+    with _ready(path := place(given), create=create):
         memory = _memory(path.resolve())
         if memory.stamp is None or memory.stamp != _stamp(path):
             memory.known = Known()

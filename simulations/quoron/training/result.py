@@ -244,7 +244,7 @@ def _summary(
         *(scene.estimates.left_out if scene.estimates else ()),
         *one_answer(model),
     )
-    with lifetime.opened(lifetime.place(told.ledger)) as ledger:
+    with lifetime.opened(told.ledger) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
         gaussian = all(each.mu is not None for each in ledger.charges(group))
     limit = "none"

@@ -34,17 +34,18 @@ hold. A user of more than `items_per_user` items takes part with so many of them
 """
 
 import hashlib
+import io
 import json
 import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Generic, Required, TypedDict, Unpack, cast
+from typing import Any, Required, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,19 +53,18 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.figures import of_means
-from quoron.evaluation.scores import held_out, held_users
+from quoron.evaluation.scores import held_users, parts
 from quoron.reports.pages import write_rows
 from quoron.results import M
 from quoron.results import Run as Released
-from quoron.run_folder import ROWS, RunFolder, claim_for, flat, public_row
+from quoron.run_folder import ROWS, Identity, RunFolder, claim_for, flat, public_row, write
 from quoron.training import lifetime
 from quoron.training.memory import make_sure_of_answers
-from quoron.training.start import FILE, Identity, Start
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.counts.held_out import HeldMeans
-from quoron_privacy.errors import ConfigError, DataError, OtherVersion, RunError, count, positive
+from quoron_privacy.errors import ConfigError, DataError, LedgerError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise, StartedNoise, of_the_run
 from quoron_privacy.release import Sums
@@ -78,8 +78,66 @@ from quoron_server.runs import Run, end
 from quoron_server.wording import ReleaseGuarantee, plan_json, sentence
 
 Vector = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 ONE_PASS = "one-pass-dp-sgd"
 _log = logging.getLogger("quoron")
+
+
+FILE = "start.npz"
+_WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """The public model that training starts from, kept in the run's folder: an interrupted run goes on from there.
+
+    A script that makes its module again, without a seed of its own, makes another one each time. What of a module is
+    not trained is kept beside it, since rows depend on it too.
+    """
+
+    weights: Vector  # (d,)
+    fixed: Mapping[str, Bytes] = field(default_factory=dict)  # by name, the bytes of what is not trained
+
+    @classmethod
+    def read(cls, path: Path) -> "Start | None":
+        """Return what `write` wrote; None if there is no such file. LedgerError for another file."""
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                weights = np.asarray(arrays[_WEIGHTS], np.float64)
+                names = [name for name in arrays.files if name.startswith(_FIXED)]
+                return cls(weights, {name.removeprefix(_FIXED): np.asarray(arrays[name], np.uint8) for name in names})
+        except (OSError, ValueError, KeyError) as error:
+            raise LedgerError(
+                f"Expected the start of the run in {path}, got a file that cannot be read ({type(error).__name__}). "
+                "Put back the file that the run wrote."
+            ) from None
+
+    @property
+    def shapes(self) -> tuple[int, dict[str, int]]:
+        """Return how many numbers it has, and how many bytes of what is not trained."""
+        return len(self.weights), {name: len(found) for name, found in self.fixed.items()}
+
+    @property
+    def digest(self) -> str:
+        """What makes a start this one and no other."""
+        found = hashlib.sha256(self.weights.astype("<f8").tobytes())
+        for name in sorted(self.fixed):
+            found.update(f"{name} {len(self.fixed[name])} ".encode() + self.fixed[name].tobytes())
+        return found.hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Write it completely or not at all; no file where it is zero, the default."""
+        if not self.fixed and not self.weights.any():
+            path.unlink(missing_ok=True)
+            return
+        short = self.weights.astype(np.float32)
+        exact = short if np.array_equal(short, self.weights) else self.weights
+        arrays: dict[str, Any] = {_WEIGHTS: exact} | {_FIXED + name: found for name, found in self.fixed.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        write(path, buffer.getvalue())
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -201,7 +259,7 @@ class Setting(Asked):
     allow_large_delta: bool = False  # accept δ above 1/n
 
     @classmethod
-    def of(cls, training: Training, *, users: int, start: "Start", model: str = "") -> "Setting":
+    def of(cls, training: Training, *, users: int, start: Start, model: str = "") -> "Setting":
         """Return the setting. ConfigError for users that are held out without a metric, or the reverse."""
         holdout, metrics = training.get("holdout"), training.get("metrics")
         every, patience = training.get("evaluate_every"), training.get("patience")
@@ -212,7 +270,7 @@ class Setting(Asked):
         if patience is not None and every is None:
             raise ConfigError(f"Expected evaluate_every with patience, got patience={patience} alone.")
         count(evaluate_every=1 if every is None else every, patience=1 if patience is None else patience)
-        held = 0 if holdout is None else held_users(users, holdout)
+        held = held_users(users, holdout)
         algorithm, options = algorithm_of(training)
         return cls(
             held=held,
@@ -494,14 +552,14 @@ def carry_out(
     if chunk is not None:
         count(chunk=chunk)
     begun = None if out is None else Identity.kept(RunFolder(Path(out)), ROWS)
-    seed, place = setting.simulation_seed, lifetime.place(training.get("ledger"))
+    seed = setting.simulation_seed
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(
         name=identity.run,
         plan=setting.plan(identity.seed),
         digest=hashlib.sha256(setting.as_text().encode()).hexdigest(),
         group=setting.group,
-        account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
+        account=partial(lifetime.opened, training.get("ledger")) if seed is None else None,  # nothing is promised
         simulation_seed=seed,
     )
     try:
@@ -521,9 +579,8 @@ def carry_out(
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
         among, evaluations = None, None
         if setting.held and figures is not None:
-            apart = held_out(run.noise(own), run.plan.problem.users + setting.held, setting.held)
-            among = np.flatnonzero(~apart)
-            evaluations = _evaluations(run.plan, setting, figures, start.weights, np.flatnonzero(apart))
+            among, apart = parts(run.plan.problem.users + setting.held, setting.held, run.noise(own))
+            evaluations = _evaluations(run.plan, setting, figures, start.weights, apart)
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
         moved = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
         events, told = own.events(), own.released(EVALUATED)
@@ -857,46 +914,31 @@ def _words(seeds: NDArray[np.uint64] | np.uint64, places: NDArray[np.int64]) -> 
 Parts = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trainable(Generic[M]):
-    """A model of some framework, as training sees it: a public start (d,), and rows of users at any point (d,)."""
+def train_model(
+    items: Items,
+    training: ModuleTraining,
+    start: Start,
+    described: str,
+    *,
+    compute: Computation,
+    summing: Summation | None = None,
+    model_at: Callable[[Vector], M],
+    measured_at: Callable[[Vector], Any],
+    parts_of: Callable[..., Parts],
+    watch: Callable[[int, M], None] | None,
+) -> TrainedRows[M]:
+    """Train a model of some framework on these items; arguments and errors as of `train_rows`.
 
-    start: Start
-    described: str  # what else has to be the same where an interrupted run goes on
-    compute: Computation
-    model_at: Callable[[Vector], M]
-    measured_at: Callable[[Vector], Any]  # the model that metrics take
-    parts_of: Callable[..., Parts]  # what metrics take of arrays of items (m, ...)
-    summing: Summation | None = None
-
-    def train(
-        self,
-        items: Items,
-        training: ModuleTraining,
-        *,
-        watch: Callable[[int, M], None] | None,
-    ) -> TrainedRows[M]:
-        """Train on these items; arguments and errors as of `train_rows`, but that metrics take a model and items."""
-        setting, figures = Setting.of(training, users=items.users, start=self.start, model=self.described), None
-        if metrics := training.get("metrics"):
-            require_metrics(items, metrics, self.measured_at(self.start.weights), self.parts_of)
-            figures = figures_of(items, metrics, self.measured_at, self.parts_of)
-
-        def watched(round_: int, point: Vector) -> None:
-            if watch is not None:
-                watch(round_, self.model_at(point))
-
-        done = carry_out(
-            self.compute,
-            setting,
-            self.start,
-            training,
-            chunk=CHUNK,
-            watch=None if watch is None else watched,
-            summing=self.summing,
-            figures=figures,
-        )
-        return cast("TrainedRows[M]", replace(done, model=self.model_at(done.weights)))  # type: ignore[arg-type]
+    `compute` returns rows of users at any point (d,), `described` is what else has to be the same where an interrupted
+    run goes on. Metrics take the model `measured_at` a point, and `parts_of` arrays of items (m, ...).
+    """
+    setting, figures = Setting.of(training, users=items.users, start=start, model=described), None
+    if metrics := training.get("metrics"):
+        require_metrics(items, metrics, measured_at(start.weights), parts_of)
+        figures = figures_of(items, metrics, measured_at, parts_of)
+    watched = None if watch is None else lambda round_, point: watch(round_, model_at(point))
+    done = carry_out(compute, setting, start, training, chunk=CHUNK, watch=watched, summing=summing, figures=figures)
+    return cast("TrainedRows[M]", replace(done, model=model_at(done.weights)))  # type: ignore[arg-type]
 
 
 def figures_of(

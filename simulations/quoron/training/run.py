@@ -29,18 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.data.rows import Rows
+from quoron.data.index import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
-from quoron.evaluation.scores import parts, trained_users
+from quoron.evaluation.scores import held_users, parts
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
-from quoron.run_folder import MODEL, RECORD, RunFolder
+from quoron.run_folder import MODEL, RECORD, Identity, RunFolder
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.problem import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
-from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, check_section, hold, refuse_frame
 from quoron_client.data.encoding import AnyLabel, Signs
 from quoron_client.data.items import ItemBatch
@@ -105,7 +104,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without("held_out", "estimates", "data_quality").simulated(), prepared.scene.held
     source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
-    among, apart = parts(held.declared.users, config.train.holdout, source)
+    among, apart = parts(n := held.declared.users, held_users(n, config.train.holdout), source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
     encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
     items = held.items
@@ -158,7 +157,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
         return _planned(config, base, identity, frame, ())
     prepared = _undeclared(config, base, identity, frame, ())
     source = SeededNoise(identity.seed)
-    trained, _ = parts(prepared.scene.users, config.train.holdout, source)
+    trained, _ = parts(n := prepared.scene.users, held_users(n, config.train.holdout), source)
     released, _ = estimating.release(prepared.scene, source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
@@ -193,7 +192,7 @@ def _planned(
     held = hold(config, base, frame, begun=begun, given=given, people=people)
     seeded = config.but(run={"seed": identity.seed})
     users = held.declared.users
-    trained = replace(held.declared, users=trained_users(users, config.train.holdout))
+    trained = replace(held.declared, users=users - held_users(users, config.train.holdout))
     of = seeded, problem_of(config, trained), held.encoding
     planned, unlooked = data_quality.plan(*of) if estimates is None else estimating.within(*of, estimates.paid)
     if config.train.holdout is not None:
@@ -218,8 +217,7 @@ def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
 
 
 def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:
-    account = lifetime.account(lifetime.place(config.train.ledger))
-    return Prepared(config, scene, planned, digest, identity.run, account)
+    return Prepared(config, scene, planned, digest, identity.run, partial(lifetime.opened, config.train.ledger))
 
 
 def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
@@ -236,7 +234,8 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
 
         def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
             prepared.run.charge()
-            trained, _ = parts(prepared.scene.users, prepared.config.train.holdout, prepared.run.noise(own))
+            held = held_users(prepared.scene.users, prepared.config.train.holdout)
+            trained, _ = parts(prepared.scene.users, held, prepared.run.noise(own))
             released, entries = estimating.release(prepared.scene, among=trained)
             return entries, {"estimates": released}
 
@@ -250,7 +249,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
         if run is None:
             own.abandon()
     if run is None:
-        with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
+        with lifetime.opened(prepared.config.train.ledger) as ledger:
             end(ledger, prepared.name, "failed", model=None)
         raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {said['refused']}")
     folder.write_json("plan.json", run.planned.as_json())
@@ -322,7 +321,7 @@ def carry_out(
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
-            among, apart = parts(held.declared.users, prepared.config.train.holdout, source)
+            among, apart = parts(n := held.declared.users, held_users(n, prepared.config.train.holdout), source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
             encoding = data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen)
@@ -340,7 +339,7 @@ def carry_out(
                 measured = evaluated.evaluation(*of, own.released(EVALUATED))
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
     trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
-    with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
+    with lifetime.opened(prepared.config.train.ledger) as ledger:
         end(ledger, run.name, model=model)
     return trained
 
@@ -355,7 +354,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, engine: Inl
         with closing(Ledger.open(folder.ledger)) as own:
             if own.config_digest != config.digest():
                 raise other_run(folder.path, "configuration")
-        with lifetime.opened(lifetime.place(config.train.ledger)) as ledger:
+        with lifetime.opened(config.train.ledger) as ledger:
             end(ledger, Identity(**folder.read_json(RECORD)).run, model=model)
         return result.stored(folder)
     refuse_frame(config, folder, "quoron.train")

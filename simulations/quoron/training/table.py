@@ -22,19 +22,17 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.data.declared_types import check_types, typed, types_of
-from quoron.data.index import opened
-from quoron.data.rows import Rows, ahead
+from quoron.data.index import Rows, ahead, opened
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, Users
 from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
-from quoron.run_folder import FRAME, RunFolder
+from quoron.run_folder import FRAME, Identity, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
-from quoron.training.start import Identity
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels

@@ -38,11 +38,11 @@ from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
 from quoron.data.users import Declared, Vector
-from quoron.evaluation.scores import held_out, held_users, means, products, usable
+from quoron.evaluation.scores import held_users, means, parts, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Choice
 from quoron.results import Printed, in_units
-from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, claim
+from quoron.run_folder import CHOICE, MODEL, SEARCH, Identity, RunFolder, claim
 from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
@@ -52,7 +52,6 @@ from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
-from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
@@ -365,7 +364,7 @@ class TableSearch(Printed):
 
     def account(self) -> AbstractContextManager[PopulationLedger | None]:
         """Return the privacy ledger, open; None for a simulation, which is not charged."""
-        return nullcontext() if self.seeded else lifetime.opened(lifetime.place(self.request.config.train.ledger))
+        return nullcontext() if self.seeded else lifetime.opened(self.request.config.train.ledger)
 
     @property
     def charge(self) -> dict[str, Any]:
@@ -414,16 +413,15 @@ class TableSearch(Printed):
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
         others = {self.rows_of.key(each.config): each for each in self.candidates}
-        parts = b"".join(digest_of(self.held_rows(each).items) for each in others.values())
-        return hashlib.blake2b(parts, digest_size=32, person=b"quoron-tuning").digest()
+        found = b"".join(digest_of(self.held_rows(each).items) for each in others.values())
+        return hashlib.blake2b(found, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
         items, plan = self.held_rows(candidate).items, candidate.planned.plan
         declared = replace(candidate.declared, users=self.users)
-        apart = held_out(source, self.users, self.held)
-        training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
+        training, scoring = parts(self.users, self.held, source)
         order = None if plan.asks_everybody else plan.seed
         engine = CuratorEngine(declared, items, noise, seed=order, among=training)
         if place not in self._algorithms:  # which is verified, once
@@ -685,7 +683,7 @@ def resume(folder: RunFolder) -> Tuned:
     if (folder.path / MODEL).is_file():
         done = stored(folder)
         if not kept["seeded"]:
-            with lifetime.opened(lifetime.place(config.train.ledger)) as population:
+            with lifetime.opened(config.train.ledger) as population:
                 end(population, Identity(**kept["identity"]).run, model=done.weights)
         return done
     refuse_frame(config, folder, "quoron.tune")
