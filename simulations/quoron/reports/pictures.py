@@ -32,6 +32,7 @@ class Line:
     points: Sequence[Point]
     kind: Kind = "line"
     reach: Sequence[Reach] = ()
+    colour: int | None = None  # None: its place among the lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]
 
 def _look(line: Line, place: int) -> tuple[str, str]:
     """Return the class of a line's colour, and how it is dashed."""
-    return f"c{place % COLOURS}", ' stroke-dasharray="5 3"' if line.kind == "dashed" or place >= COLOURS else ""
+    colour = place if line.colour is None else line.colour
+    return f"c{colour % COLOURS}", ' stroke-dasharray="5 3"' if line.kind == "dashed" or place >= COLOURS else ""
 
 
 def _svg(title: str, drawn: str, height: float) -> str:
