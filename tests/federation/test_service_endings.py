@@ -30,7 +30,7 @@ from federation.crowd import (
 )
 from operators import reaching
 from postgres_server import PostgresServer
-from quoron.cli import admin as cli_health
+from quoron.cli import admin
 from quoron.cli.app import invoke
 from quoron.federation import control
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
@@ -427,7 +427,8 @@ async def becomes(status: str, where: str) -> None:
     found = None
     while found != status:
         with contextlib.suppress(RunError):
-            found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
+            await asyncio.to_thread(admin.health, where, insecure=True)
+            found = "SERVING"
             continue
         found = "NOT_SERVING"
 
