@@ -12,7 +12,7 @@ import numpy as np
 
 from golden.plain import plain
 from privacy import first_account
-from privacy.references import vector_delta
+from privacy.references import always, vector_delta
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
@@ -36,7 +36,7 @@ from quoron_server.algorithms import references
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
 LATTICES = "gaussian", "sampled, there or not", "approximate", "gaussian and choices", "sampled often", "choices"
-SEARCHES = (Trials.negative_binomial(10.0), Trials.fixed(3))
+SEARCHES = (Trials.negative_binomial(10.0), always(3))
 
 
 def _drawn() -> Any:

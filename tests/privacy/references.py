@@ -8,6 +8,7 @@ import scipy
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.selection.trials import Trials
 from quoron_privacy.two_servers.noise import _ARITHMETIC, _STEP
 from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS
 
@@ -36,3 +37,8 @@ def unit_for(mu: float, kind: str, adjacency: str = "replace-one", *, length: in
     made, which = KINDS[kind], ADJACENCIES.index(adjacency)
     cut = 0.0 if which else made.cut * math.sqrt(length)
     return math.floor((mu / column_norm / _STEP - cut) / math.sqrt(made.square_apart[which]) / _ARITHMETIC**2)
+
+
+def always(number: int) -> Trials:
+    """So many trials, known to everybody: no more than composition in another dress, and priced as dear."""
+    return Trials((*(0,) * (number - 1), 1 << 60), f"always {number}")

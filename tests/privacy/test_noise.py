@@ -311,6 +311,14 @@ class TestUniformSamplers:
         drawn = [index[tuple(stream.permutation(4).tolist())] for _ in range(12_000)]
         assert fits(np.bincount(drawn, minlength=24), np.full(24, 1 / 24))
 
+    @given(size=st.integers(1, 400), chosen=st.floats(0, 1), seed=st.integers(0, 9))
+    def test_a_subset_is_in_order_however_many_are_chosen(self, size, chosen, seed):
+        members = SeededNoise(seed).stream("order").subset(size, round(chosen * size))
+        assert len(members) == round(chosen * size) == len(set(members.tolist()))
+        assert members.dtype == np.int64
+        assert members.tolist() == sorted(members.tolist())
+        assert all(0 <= member < size for member in members)
+
     @pytest.mark.parametrize(("size", "chosen"), [(6, 2), (6, 5), (5, 1)])
     def test_every_subset_is_equally_likely(self, size, chosen):
         stream = SOURCES[1].stream("subsets")

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from privacy.references import always
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
@@ -190,7 +191,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("shape", lambda: Trials.negative_binomial(4.0, shape=-1.0)),
     ("at most 10000 trials", lambda: Trials.negative_binomial(1e6)),
     ("add up to one", lambda: Trials((1, 2), "no law")),
-    ("one pair or more", lambda: Selection(Trials.fixed(1), ())),
+    ("one pair or more", lambda: Selection(always(1), ())),
     *several("blocks", RoundSpec, ((),), ((COUNTED,),), ((COUNTED, Block("sums", 1, 1, "length")),)),
     ("blocks", lambda: RoundSpec((Block("shares", 3, 1, "norm-counts"), COUNTED))),
     ("unit", lambda: Block("sums", 1, (1 << 34) + 1, "clipped")),

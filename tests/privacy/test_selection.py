@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from privacy.references import always
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import VerificationError
@@ -24,7 +25,7 @@ LAWS = {
     "geometric": Trials.negative_binomial(4.0, shape=1.0, most=30),
     "logarithmic": Trials.negative_binomial(3.0, shape=0.0, most=40),
     "twos": Trials.negative_binomial(4.0, shape=2.0, most=7),
-    "fixed": Trials.fixed(3),
+    "fixed": always(3),
 }
 
 
@@ -113,7 +114,7 @@ class TestTwoAccountsOfOneTheorem:
         assert 0.2e-6 <= verified.delta(chosen.trials, pairs, price, near=1e-6) <= 1e-6
         assert price >= max(pair.epsilon(1e-6) for pair in pairs)
 
-    @pytest.mark.parametrize("law", [Trials.fixed(40), Trials.negative_binomial(40.0, shape=900.0)])
+    @pytest.mark.parametrize("law", [always(40), Trials.negative_binomial(40.0, shape=900.0)])
     def test_the_broken_twin_whose_number_is_another_is_refused(self, law: Trials) -> None:
         pair = (Pair.gaussian(0.2367),)
         promised = Selection(usual(), pair).promised(1e-6)
@@ -132,11 +133,11 @@ class TestTheBrokenTwins:
         assert hockey(*laws, self.EPSILON) <= priced(usual(), self.ONE, self.OTHER, self.EPSILON) < 1e-9
 
     def test_a_fixed_number_of_trials_breaks_it(self) -> None:
-        fixed = Trials.fixed(40)
+        fixed = always(40)
         assert hockey(selected(self.ONE, fixed), selected(self.OTHER, fixed), self.EPSILON) > 0.01
 
     def test_a_number_that_can_be_told_breaks_it(self) -> None:
-        told = [Trials.fixed(number) for number in range(1, usual().most + 1)]
+        told = [always(number) for number in range(1, usual().most + 1)]
         seen = [hockey(selected(self.ONE, each), selected(self.OTHER, each), self.EPSILON) for each in told]
         assert float(usual().chances @ np.array(seen)) > 0.005
 
@@ -187,7 +188,7 @@ class TestThePriceInNumbers:
 
     def test_of_one_trial_is_that_of_a_trial(self) -> None:
         pair = Pair.gaussian(0.3)
-        assert Selection(Trials.fixed(1), (pair,)).epsilon(1e-6) == pytest.approx(pair.epsilon(1e-6), rel=1e-4)
+        assert Selection(always(1), (pair,)).epsilon(1e-6) == pytest.approx(pair.epsilon(1e-6), rel=1e-4)
 
     def test_is_below_the_renyi_bound_of_papernot_and_steinke(self) -> None:
         # Their bound of a Gaussian base (ρ = μ²/2) and the geometric law, optimised over both orders.

@@ -67,11 +67,6 @@ class Factorisation:
         norm: float = self.column_norm if participations == 1 else strategies.reach(self, participations, separation)
         return norm
 
-    @property
-    def max_error(self) -> float:
-        """Largest standard deviation of a prefix sum per unit of sensitivity / μ."""
-        return self.column_norm * float(self.row_norms.max())
-
 
 def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
     """Return first columns of A's square root and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
@@ -89,8 +84,9 @@ def factorise(
     `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
     do not come back, and as often as they may.
 
-        >>> for name in FACTORISATIONS:
-        ...     print(f"{name:13} {factorise(name, 128).max_error:.2f}")
+        >>> for name in FACTORISATIONS:  # the largest deviation of a prefix sum per unit of sensitivity / μ
+        ...     made = factorise(name, 128)
+        ...     print(f"{name:13} {made.column_norm * made.row_norms.max():.2f}")
         blt           2.61
         sqrt-toeplitz 2.61
         banded        3.17

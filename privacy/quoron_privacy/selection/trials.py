@@ -51,12 +51,6 @@ class Trials:
         found = _tilted(logs, mean)
         return cls(_weights(found), f"negative binomial of shape {shape:g}, mean {mean:g}, at most {most}")
 
-    @classmethod
-    def fixed(cls, number: int) -> "Trials":
-        """Always so many, known to everybody: no more than composition in another dress, and priced as dear."""
-        count(number=number)
-        return cls((*(0,) * (number - 1), 1 << _BITS), f"always {number}")
-
     @property
     def most(self) -> int:
         """The largest K."""

@@ -53,6 +53,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
+from quoron_privacy.arrays import ascending
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
@@ -288,7 +289,8 @@ class InlineEngine:
         for places in self._computing(users, faults, task):
             some, asked = faults[places], users[places]
             if not self._makes:  # sums have no order, and memory is read best in its own
-                asked = self._everybody if len(asked) == self.population.users else np.sort(asked)
+                people = self.population.users
+                asked = self._everybody if len(asked) == people else ascending(asked, people)
             batch, keys = self._items(asked, some, task), _keys(task, question.round, asked)
             scale = self._scale(asked, some, task)
             largest = self._largest(task)

@@ -2,8 +2,6 @@
 
 Everybody answers every round, so a user pays for all releases: Σ μ_i² <= μ². Proof:
 docs/privacy/whitened-tracking.md#w1.
-
-`whitened-tracking` in the registry.
 """
 
 import math
