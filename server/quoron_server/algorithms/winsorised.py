@@ -9,21 +9,21 @@
         x_i = the mean of the phase's last w_i iterates
 
 A round is μ_r-GDP with μ_r² = d₂ μ_BR² + (2h√d₂/(nσ))², a phase √K μ_r; phases share no user, and each may spend
-everything. Statement, proof and the three choices of h: docs/privacy/winsorised-erm.md#we1.
+everything. Statement, proof and the choice of h: docs/privacy/winsorised-erm.md#we1.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.private_range import BIN_WIDTH, PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -52,12 +52,11 @@ from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 NAME = "winsorised-erm"
 THEOREM = "docs/privacy/winsorised-erm.md#we1"
-Radius = Literal["usual", "fresh", "uniform"]
 ROUNDS = tuple(round_grid(512))  # that are tried
 PHASES = (1, 2)
 PULLS = (0.0, 0.03)  # λ over the curvature, of a second phase
-FAILURE = 1e-3  # chance that choices miss, or with fresh and uniform that a coordinate is clamped, in any round
-DEVIATIONS = 3.0  # of a coordinate of the usual box
+FAILURE = 1e-3  # chance that choices miss in any round
+DEVIATIONS = 3.0  # of a coordinate, about which it lies in the box
 MOST_BINS = 1 << 12
 
 
@@ -79,7 +78,6 @@ class Phase:
 class WinsorisedERMParameters(Parameters):
     """Public numbers of one run."""
 
-    radius: str  # which choice of h: usual, fresh, uniform, or given
     adjacency: Adjacency
     phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase
@@ -154,27 +152,17 @@ class WinsorisedERMOptions:
     phases: int | None = None
     step_size: float | None = None
     regularisation: float | None = None  # λ of phases after the first
-    radius: Radius | float = "usual"  # h: by rule, or a number from public knowledge
+    radius: float | None = None  # h, from public knowledge
     adjacency: Adjacency = "replace-one"
 
 
 Inputs = PlanInputs[WinsorisedERMOptions]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """What a round looks for: bins on [-reach, reach], and h around the chosen one."""
-
-    reach: float
-    bins: int
-    half_width: float  # h
-
-
 def _chosen(inputs: Inputs, found: Candidate[tuple[Phase, ...]]) -> Chosen:
     options, phases = inputs.options, found.of
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
-    rule = options.radius if isinstance(options.radius, str) else "given"
-    numbers = WinsorisedERMParameters(rule, options.adjacency, phases, mu * (1 + 1e-12))
+    numbers = WinsorisedERMParameters(options.adjacency, phases, mu * (1 + 1e-12))
     return Chosen(numbers, found.risk, adjacency=options.adjacency)
 
 
@@ -223,62 +211,30 @@ def recounted_mu(phase: Phase, length: int, adjacency: Adjacency) -> float:
     )
 
 
-def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
-    """Return the bins and h of a phase of so many users and rounds.
-
-    usual: three deviations of a near-Gaussian coordinate. fresh: what holds all users at points that do not depend on
-    them, with chance 1 - FAILURE. uniform: at all points of the domain at once, the row as it was analysed.
-    """
-    length, failure = padded(problem.dimension), FAILURE / rounds
-    if radius == "usual" or isinstance(radius, float | int):
-        deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)
-        half_width = (DEVIATIONS + BIN_WIDTH) / DEVIATIONS * deviation if radius == "usual" else float(radius)
-    else:
-        spread = concentration(problem, radius, users, rounds)
-        deviation = coordinate_bound(spread, dimension=problem.dimension, rows=users, failure=failure / 2)
-        half_width = (2 + BIN_WIDTH) * deviation
-    reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
-    reach = min(problem.lipschitz, reach)
-    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
-    return Box(reach, bins, half_width)
-
-
-def concentration(problem: Problem, radius: Radius, users: int, rounds: int) -> float:
-    """τ: all users' average gradients lie within it of the expected one, but with a chance of FAILURE."""
-    steep = problem.lipschitz / math.sqrt(problem.items_per_user)
-    if radius == "fresh":
-        return steep * (1 + math.sqrt(2 * math.log(2 * users * rounds / FAILURE)))
-    if problem.beta is None:
-        raise ConfigError("Expected a smooth loss with radius='uniform', got one whose slope jumps.")
-    beta, d = problem.beta, problem.dimension
-    nets = problem.radius * np.geomspace(1e-12, 1.0, 241)  # r: a net of the domain
-    tail = 2 * (d * np.log1p(2 * problem.radius / nets) + math.log(2 * users / FAILURE))
-    return float(np.min(steep * (1 + np.sqrt(tail)) + 2 * beta * nets))
-
-
 def _check(inputs: Inputs) -> None:
     search.require_options(inputs.options, "rounds", "phases", least=1, above=False)
     search.require_options(inputs.options, "step_size", "radius", least=1e-100)
     search.require_options(inputs.options, "regularisation", above=False)
-    if inputs.options.radius == "uniform":
-        concentration(inputs.problem, "uniform", inputs.problem.users, 1)
 
 
 def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: int, mu: float) -> WinsorisedMean:
     """Return the mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
-    found, length = box(problem, options.radius, users, rounds), padded(problem.dimension)
-    chance = FAILURE / rounds / 2
+    length, failure = padded(problem.dimension), FAILURE / rounds
+    deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)  # a coordinate's, which is about normal
+    reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
+    reach = min(problem.lipschitz, reach)
+    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
     ends = 2 if options.adjacency == "replace-one" else 1
     # private-mean#m4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
-    epsilon = range_epsilon(users=users, bins=found.bins, choices=length, failure=chance)
+    epsilon = range_epsilon(users=users, bins=bins, choices=length, failure=failure / 2)
     left = mu**2 - length * bounded_range_mu(epsilon * ends / 2) ** 2
     if left <= (0.1 * mu) ** 2:
         raise Infeasible(NAME, f"{users:,} users are too few for private ranges in {rounds:,} rounds", "more users")
-    crude = PrivateRange(epsilon, found.bins, found.reach)
+    crude = PrivateRange(epsilon, bins, reach)
     return WinsorisedMean.for_mu(
         users=users,
         crude=crude,
-        half_width=found.half_width,
+        half_width=options.radius or (DEVIATIONS + BIN_WIDTH) / DEVIATIONS * deviation,
         mu=mu,
         dimension=problem.dimension,
         adjacency=options.adjacency,

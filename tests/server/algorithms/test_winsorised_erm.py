@@ -1,4 +1,4 @@
-"""Winsorised ERM: the box's three rules, the loop against a slow one, what plans cost, refuse, and are checked for."""
+"""Winsorised ERM: the box, the loop against a slow one, what plans cost, refuse, and are checked for."""
 
 import math
 
@@ -15,7 +15,7 @@ from quoron_privacy.means.private_range import crude_mean_users, range_epsilon
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import public_signs
-from quoron_server.algorithms.winsorised import WinsorisedERM, box
+from quoron_server.algorithms.winsorised import WinsorisedERM
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["winsorised-erm"]
@@ -33,13 +33,12 @@ REF = problem_of(
 )
 
 
-def test_the_usual_box_is_the_notes_check_value():
-    found = box(REF, "usual", 100_000, 64)
-    assert found.bins == 38
-    assert found.half_width == pytest.approx(0.11490, rel=1e-4)
+def test_the_box_is_the_notes_check_value():
     plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, phases=1), "calibrated", 1)
     INFO.verify(plan)
     mean = plan.parameters.phases[0].mean
+    assert mean.crude.bins == 38
+    assert mean.half_width == pytest.approx(0.11490, rel=1e-4)
     assert mean.crude.epsilon == pytest.approx(7.268e-4, rel=1e-3)
     assert mean.noise.scale == pytest.approx(3.113e-4, rel=1e-3)
 
@@ -97,23 +96,23 @@ def test_a_run_is_the_algorithm_box_line_by_line(name):
     np.testing.assert_allclose(algorithm.model(states[-1]), x, atol=1e-7)
 
 
-def slope(radius):
-    """d log(risk) / d log(d) on linear losses whose optimum is on the boundary, at n = 2,000, m = 4,096, ε = 8."""
+def test_noise_of_a_step_grows_with_the_root_of_the_dimension_alone():
+    """Linear losses whose optimum is on the boundary, at n = 2,000, m = 4,096, ε = 8."""
     found = []
     for dimension in (8, 32, 128):
         problem = problem_of(
             users=2000, items_per_user=4096, dimension=dimension, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1e-6
         )
-        plan = INFO.plan(problem, Privacy(8.0, 1e-6), INFO.options(phases=1, radius=radius), "calibrated", 1)
+        plan = INFO.plan(problem, Privacy(8.0, 1e-6), INFO.options(phases=1), "calibrated", 1)
         found.append(
             math.sqrt(dimension)
             * plan.parameters.phases[0].mean.noise.scale
             / math.sqrt(plan.parameters.phases[0].rounds)
         )
-    return float(np.polyfit(np.log([8, 32, 128]), np.log(found), 1)[0])
+    assert 0.4 < float(np.polyfit(np.log([8, 32, 128]), np.log(found), 1)[0]) < 0.65
 
 
-def test_the_factor_root_d_is_in_the_analysis_and_not_in_the_algorithm():
-    assert 0.8 < slope("uniform") < 1.05
-    assert 0.45 < slope("fresh") < 0.65
-    assert 0.4 < slope("usual") < 0.65
+def test_a_given_half_width_is_the_box():
+    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, phases=1, radius=0.25), "calibrated", 1)
+    INFO.verify(plan)
+    assert plan.parameters.phases[0].mean.half_width == 0.25
