@@ -92,18 +92,6 @@ def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianPromise:
-    """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
-
-    That is: under the plan's adjacency and assumptions, with exact noise wherever the proof needs it for one user, it
-    is `mu`-GDP; and what it releases, as drawn, is within `variation` of that, whatever the dataset.
-    """
-
-    mu: float  # rounded up
-    variation: float  # s, rounded up
-
-
-@dataclass(frozen=True, slots=True)
 class NearGaussianPromise:
     """Everything that a run releases is μ-GDP but for t, up to a total variation, for *replacing* one user.
 
@@ -111,7 +99,7 @@ class NearGaussianPromise:
     """
 
     near: tuple[tuple[float, float], ...]
-    variation: float  # s, rounded up
+    lack: float  # s, rounded up
 
 
 @dataclass(frozen=True, slots=True)

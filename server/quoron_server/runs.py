@@ -198,7 +198,7 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "mu": None if gaussian is None else _rounded_up(gaussian.mu),
-        "variation": 0.0 if charged is None else charged.variation,
+        "variation": 0.0 if charged is None else charged.lack,
         "adjacency": promise.adjacency,
         "near": () if nearly is None else nearly.near,
     }

@@ -71,9 +71,9 @@ def test_every_mu_and_t_is_true_of_the_run_and_hardly_any_smaller_mu_is(name: st
         assert all(delta <= most * 1.01 for (_, delta), most in zip(points, claimed, strict=True))
         tight = any(delta > most for (_, delta), most in zip(points, less, strict=True))
         assert tight or name == "accelerated-erm"  # few rounds: its profile falls too steeply for so few points
-    assert 0 < promise.variation < 1e-30
+    assert 0 < promise.lack < 1e-30
     charge = Charge("run", "everyone", **charge_of(plan))
-    assert (charge.mu, charge.near, charge.variation) == (None, promise.near, promise.variation)
+    assert (charge.mu, charge.near, charge.variation) == (None, promise.near, promise.lack)
     assert charge.replace_one[0] == twice
     assert f"μ = {promise.near[0][0]:g} but for t = " in charge.words()
 
@@ -102,7 +102,7 @@ def test_a_min_cohort_is_counted_beside_it(name: str) -> None:
     (alone, lost), (both, same) = own.near[-1], whole.near[-1]
     assert same == lost
     assert alone < both < math.hypot(alone, min_cohort.mu) * 1.02
-    assert whole.variation > own.variation
+    assert whole.lack > own.lack
 
 
 def test_whoever_asks_everybody_is_gaussian_and_nothing_nearly() -> None:

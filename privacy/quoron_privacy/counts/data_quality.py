@@ -147,13 +147,13 @@ class DataQuality:
         error = self.errors.unusable
         return float(ndtr((share - self.threshold(error)) / error))
 
-    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
-        """data-quality#h1 at its own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: Pair) -> None:
+        """data-quality#h1 at its own numbers, `own` the pair of the rest; VerificationError else.
 
         By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
         """
         looked, spent = min(users, ENOUGH), self.pair
-        both = spent.and_(Pair.gaussian(*own))
+        both = spent.and_(own)
         require(
             "a data quality check",
             (f"a divisor of {looked} users", self.users == looked, self.users),
@@ -243,23 +243,22 @@ def calibrate(
     epsilon: float,
     delta: float,
     share: float,
-    own: tuple[float, float],
+    own: Pair,
     users: int,
     columns: int,
     labels: int,
     adjacency: Adjacency,
 ) -> DataQuality | None:
-    """Return what a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
+    """Return what a promise of `rest(epsilon, delta, share)` leaves, kept by what costs `own`.
 
     None where the samplers have taken it all.
     """
-    mu, variation = own
-    lacks = variation + total_variation(gaussians=_dimension(columns, labels))
+    lacks = own.lack + total_variation(gaussians=_dimension(columns, labels))
     left = delta - (1 + math.exp(epsilon)) * lacks
     if left <= 0:
         return None
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
-    square = min(share * whole**2, whole**2 - mu**2)
+    square = min(share * whole**2, whole**2 - own.mu**2)
     if square <= 0.5 * share * whole**2:
         return None
     kept = rest(epsilon, delta, share)

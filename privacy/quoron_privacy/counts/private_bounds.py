@@ -489,13 +489,13 @@ class EstimatedBounds:
                 shown[column][name] = float(votes[place])
         return shown
 
-    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
-        """private-bounds#bd1 at its own numbers, `own` = (μ, variation) of the rest; VerificationError else.
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: Pair) -> None:
+        """private-bounds#bd1 at its own numbers, `own` the pair of the rest; VerificationError else.
 
         By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.
         """
         spent = self.pair
-        both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
+        both = spent.and_(own)
         lone = 0.0
         for columns in {1, self.names} if self.names else ():
             for weight in weights(columns, 0):

@@ -23,6 +23,7 @@ import scipy
 
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
@@ -30,7 +31,7 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.parameters import GaussianPromise, Kind, Moves
+from quoron_server.parameters import Kind, Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage
@@ -155,7 +156,7 @@ def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: in
 
 
 def with_min_cohort(
-    own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", *, free: bool
+    own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Counting", *, free: bool
 ) -> RunPlan:
     """The algorithm's own plan, worth `promise`, with the minimum cohort that is asked for: for nothing, or for its
     ε_q.
@@ -235,7 +236,7 @@ def told_too_much(plan: RunPlan) -> str | None:
     return None
 
 
-def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Counting", spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
@@ -243,9 +244,9 @@ def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, count
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
         return counting.room(parameters, problem, epsilon, delta)
-    left = delta - (1 + math.exp(epsilon)) * promise.variation
+    left = delta - (1 + math.exp(epsilon)) * promise.lack
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.lack
     mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 

@@ -35,7 +35,7 @@ from quoron_server.algorithms.min_cohort import (
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
-from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, PrintedParameters, together
+from quoron_server.parameters import Assumption, Kind, NearGaussianPromise, PrintedParameters, together
 from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -63,7 +63,7 @@ def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta:
     return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, estimates=paid))
 
 
-def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
+def verify_estimates(plan: RunPlan, rest: Pair | None) -> None:
     """The estimates and what comes after them, verified and worth `rest`, are the whole promise together.
 
     By the second account: nothing that calibrated is asked.
@@ -71,7 +71,7 @@ def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
     promise, paid = plan.guarantee, plan.guarantee.estimates
     rest = _beside("estimates", plan, paid, rest)
     assert paid is not None
-    both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
+    both = paid.pair.and_(rest)
     charged = Pair.gaussian(*paid.charged)
     require(
         "private bounds",
@@ -84,9 +84,7 @@ def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
     )
 
 
-def _beside(
-    what: str, plan: RunPlan, paid: "EstimatedBounds | DataQuality | None", rest: GaussianPromise | None
-) -> GaussianPromise:
+def _beside(what: str, plan: RunPlan, paid: "EstimatedBounds | DataQuality | None", rest: Pair | None) -> Pair:
     """Return what comes after `what` in its promise, one in μ that pays for both.
 
     VerificationError beside a minimum cohort.
@@ -97,8 +95,8 @@ def _beside(
     if rest is None:
         raise VerificationError(f"Expected a guarantee in μ beside {what}, got {plan.algorithm} without one.")
     assert paid is not None
-    users, own = plan.problem.users, (rest.mu, rest.variation)
-    paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=own)
+    users = plan.problem.users
+    paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
     return rest
 
 
@@ -362,20 +360,24 @@ class Registered(AlgorithmInfo):
             made = WithServers(own, made)
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
-    def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
-        """Return what a verified plan promises in terms of μ; None where nothing of the kind is proved."""
+    def gaussian(self, plan: RunPlan) -> Pair | None:
+        """Return what a verified plan promises in terms of μ, with no stage beside; None where no such thing is proved.
+
+        Under the plan's adjacency and assumptions everything that a run releases is `mu`-GDP with exact noise, and as
+        drawn within `lack` of that in total variation (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
+        """
         if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
 
-    def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
+    def _gaussian(self, plan: RunPlan) -> Pair | None:
         """Return the same of parts that are verified."""
         promise, own = plan.guarantee, plan.without("min_cohort")
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.estimates is not None:
-            whole = GaussianPromise(*promise.estimates.charged)
+            whole = Pair.gaussian(*promise.estimates.charged)
             return whole if promise.held_out is None else _worse(whole, promise)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
@@ -384,7 +386,7 @@ class Registered(AlgorithmInfo):
         if promise.min_cohort is not None:
             slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
-        return GaussianPromise(mu, lacks)
+        return Pair(mu, lack=lacks)
 
     def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
         """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
@@ -450,7 +452,7 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
     return found
 
 
-def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
+def _worse(estimates: Pair, promise: Guarantee) -> Pair:
     """Return what keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
@@ -459,7 +461,7 @@ def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     assert promise.held_out is not None
     lack = promise.held_out.pair.lack
     most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
-    return GaussianPromise(max(estimates.mu, most), max(estimates.variation, lack))
+    return Pair(max(estimates.mu, most), lack=max(estimates.lack, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:

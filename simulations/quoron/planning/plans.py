@@ -81,7 +81,7 @@ def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
     told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}."]
     promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
     if worth is not None:
-        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.variation)  # is passed twice
+        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.lack)  # is passed twice
         twice = compose([own], promise.delta).epsilon
         told.append(
             f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "

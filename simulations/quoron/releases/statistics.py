@@ -40,6 +40,7 @@ from quoron.training.column_bounds import Want, is_day
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import private_bounds, spread
 from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds
 from quoron_privacy.counts.spread import Estimate, Spread, thirds
@@ -453,7 +454,7 @@ def statistics(
         if paid is None:
             verify_gaussian("statistics", mu, variation, epsilon, delta)
         else:
-            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=(mu, variation))
+            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=Pair.gaussian(mu, variation))
 
     def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
         known, remarks = facts, tuple[str, ...]()

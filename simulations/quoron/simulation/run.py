@@ -249,7 +249,7 @@ def _results(
         once_down=once_down,
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
-        variation=0.0 if worth is None else worth.variation,
+        variation=0.0 if worth is None else worth.lack,
     )
     return summary, [flat(event) | row for event, row in zip(events, moved, strict=True)]
 

@@ -83,7 +83,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         share=share,
-        own=(promise.mu, promise.variation),
+        own=promise,
         users=looked_at(own.problem.users),
         columns=columns,
         labels=labels,
