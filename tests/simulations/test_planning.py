@@ -73,7 +73,7 @@ def pretended(
         name=name,
         summary="",
         origin=ours(),
-        promises=Promises((trust_model,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
+        promises=Promises("docs/privacy/gaussian.md", trust_models=(trust_model,)),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,

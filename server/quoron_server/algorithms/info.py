@@ -195,14 +195,14 @@ class Counting:
 class Promises:
     """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
 
-    trust_models: tuple[TrustModel, ...]  # several where `verifier` tells them apart; the usual one first
-    adjacency: tuple[Adjacency, ...]
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
     pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
     counting: Counting = Counting()
     # How far a user moves each round whose mean leaves room for a count, under replace-one and without coins.
     moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = lambda *_: ()
+    trust_models: tuple[TrustModel, ...] = ("central-broadcast",)  # several: `verifier` tells them apart; usual first
+    adjacency: tuple[Adjacency, ...] = ("replace-one",)
     # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.
     one_server: str | None = "nobody has proved it for sums that no server sees"
 

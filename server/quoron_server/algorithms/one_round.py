@@ -297,7 +297,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018, note="AdaSSP for users, with one release and a ridge by public numbers"),
-    promises=Promises(("central-broadcast",), ("replace-one", "zero-out"), THEOREM, pairs, one_server=None),
+    promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=OneRoundOptions,
     parameters=OneRoundParameters,
     planner=plan,

@@ -324,10 +324,9 @@ INFO = AlgorithmInfo(
         "in a box that is wider by half a bin",
     ),
     promises=Promises(
-        ("central-broadcast",),
-        ("replace-one", "zero-out"),
         THEOREM,
         pairs,
+        adjacency=("replace-one", "zero-out"),
         one_server="it chooses quantiles by whole histograms with an exponential mechanism, which is no sum with "
         "noise: take tracking-srgd",
     ),

@@ -801,8 +801,6 @@ INFO = AlgorithmInfo(
         LOWY_2024.at("Algorithms 2 and 3"), note="users without replacement; tests are inside what is sampled"
     ),
     promises=Promises(
-        ("central-broadcast",),
-        ("replace-one",),
         THEOREM,
         pairs,
         moves=moves,

@@ -313,9 +313,7 @@ INFO = AlgorithmInfo(
     origin=repaired(
         BASSILY_SUN_2023.at("Algorithms 2, 3 and 5"), note="steps start from another point and are projected"
     ),
-    promises=Promises(
-        ("local",), ("replace-one",), THEOREM, one_server="it needs neither server: clients add the noise"
-    ),
+    promises=Promises(THEOREM, trust_models=("local",), one_server="it needs neither server: clients add the noise"),
     options=LocalModelOptions,
     parameters=LocalModelParameters,
     planner=Planner(NAME, _check, _candidates, _chosen, _missing, _worth),

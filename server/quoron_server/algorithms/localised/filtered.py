@@ -341,9 +341,8 @@ INFO = AlgorithmInfo(
         GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
     ),
     promises=Promises(
-        ("central-release",),
-        ("replace-one",),
         "docs/privacy/outlier-filter.md",
+        trust_models=("central-release",),
         one_server="its filter looks at single answers: take tracking-srgd",
     ),
     options=FilterOptions,

@@ -257,10 +257,9 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),
     promises=Promises(
-        ("central-release",),
-        ("replace-one",),
         "docs/privacy/group-privacy.md",
         pairs,
+        trust_models=("central-release",),
         one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
         "accelerated-srgd or tracking-srgd",
     ),

@@ -236,9 +236,8 @@ INFO = AlgorithmInfo(
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),
     promises=Promises(
-        ("central-release",),
-        ("replace-one",),
         "docs/privacy/median-sgd.md",
+        trust_models=("central-release",),
         one_server="a median looks at single answers: take tracking-srgd",
     ),
     options=MedianOptions,

@@ -451,11 +451,10 @@ INFO = AlgorithmInfo(
         FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
     ),
     promises=Promises(
-        ("central-release",),
-        ("replace-one",),
         "docs/privacy/phased-sgd.md",
         pairs,
         moves=moves,
+        trust_models=("central-release",),
         one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
         "accelerated-srgd or tracking-srgd",
     ),

@@ -519,14 +519,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
     inputs = partial(_Inputs, gradients=gradients, method=method)
     return AlgorithmInfo(
         name=name,
-        promises=Promises(
-            ("central-broadcast",),
-            ("replace-one",),
-            THEOREM,
-            pairs,
-            moves=moves,
-            one_server=None,
-        ),
+        promises=Promises(THEOREM, pairs, moves=moves, one_server=None),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
         planner=Planner(name, _check, _candidates, _chosen, _missing, inputs=inputs),

@@ -229,12 +229,7 @@ INFO = AlgorithmInfo(
         note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
         "with another ramp of weights and one draw of the test's noise",
     ),
-    promises=Promises(
-        ("central-broadcast",),
-        ("replace-one",),
-        THEOREM,
-        one_server="its test and its filter look at single answers: take tracking-srgd",
-    ),
+    promises=Promises(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
     planner=Planner(NAME, _check, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),

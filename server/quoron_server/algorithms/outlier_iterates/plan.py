@@ -474,9 +474,8 @@ INFO = AlgorithmInfo(
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
     origin=repaired(LOWY_2024.at("Algorithm 1"), note="another ramp of weights; a phase that halts keeps its start"),
     promises=Promises(
-        ("central-release", "central-broadcast"),
-        ("replace-one",),
         THEOREM,
+        trust_models=("central-release", "central-broadcast"),
         one_server="its test and its filter look at single answers: take tracking-srgd",
     ),
     options=OutlierIterateOptions,
