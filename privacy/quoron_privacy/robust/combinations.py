@@ -14,9 +14,8 @@ from typing import Literal, get_args
 
 from quoron_privacy.errors import ConfigError
 
-Test = Literal["lottery", "above-threshold", "none"]
+Test = Literal["lottery", "above-threshold", "clip"]  # clip: none, rows are clipped
 Sampling = Literal[
-    "one-release",  # every user takes part in one release of the run: phases on disjoint users
     "everybody",  # all n users in each of T releases
     "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
     "without-replacement",  # a fresh uniform K-subset each time, kept secret
@@ -28,15 +27,14 @@ _CLIPPED = "docs/privacy/subsampling.md#k{}"
 
 SOUND: Mapping[tuple[Test, Sampling], str] = MappingProxyType(
     {
-        ("lottery", "one-release"): "docs/privacy/outlier-mean.md#o3",
         ("lottery", "everybody"): _MANY.format(4),
         ("lottery", "public-schedule"): _MANY.format(4),
         ("lottery", "without-replacement"): _MANY.format(4),
         ("above-threshold", "everybody"): _MANY.format(6),
         ("above-threshold", "public-schedule"): _MANY.format(6),
-        ("none", "everybody"): _CLIPPED.format(1),
-        ("none", "without-replacement"): _CLIPPED.format(1),
-        ("none", "poisson"): _CLIPPED.format(3),
+        ("clip", "everybody"): _CLIPPED.format(1),
+        ("clip", "without-replacement"): _CLIPPED.format(1),
+        ("clip", "poisson"): _CLIPPED.format(3),
     }
 )
 
@@ -55,12 +53,10 @@ def theorem_for(test: Test, sampling: Sampling) -> str:
             raise ConfigError(f"Expected {name} to be one of {', '.join(known)}, got {name}={value!r}.")
     if (found := SOUND.get((test, sampling))) is not None:
         return found
-    if test == "none":
+    if test == "clip":
         reason = "clipped means are proved without a test, for everybody, without-replacement or poisson; use lottery"
     elif sampling == "poisson":
         reason = "tests need a cohort of fixed size; use without-replacement, or clipped means without a test"
-    elif sampling == "one-release":
-        reason = "a single release has no use for a series; use lottery"
     else:
         reason = (
             "given that a threshold shared by all steps has been passed the cohort is no longer uniform, so sampling "

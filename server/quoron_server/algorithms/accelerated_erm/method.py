@@ -56,7 +56,7 @@ class AcceleratedERMOptions:
     phases: int | None = None  # with strongly_convex: within each step of its schedule
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
-    test: Literal["lottery", "above-threshold", "clip"] = "lottery"  # clip: no test, outliers shortened
+    test: Test = "lottery"  # clip: no test, outliers shortened
     kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
     schedule: Literal["secret", "public", "coins"] = "secret"
@@ -119,6 +119,13 @@ class ReleasedGradients:
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
     @property
+    def test(self) -> Test:
+        """What it is called where combinations with a way of asking are proved."""
+        if isinstance(self.accounting, Clipped):
+            return "clip"
+        return "above-threshold" if isinstance(self.accounting, Series) else "lottery"
+
+    @property
     def test_of_step(self) -> Lottery | AboveThreshold | None:
         """What decides whether a step is released; None: it always is."""
         if isinstance(self.accounting, Clipped):
@@ -156,7 +163,6 @@ class Phase(ReleasedGradients):
 class AcceleratedERMParameters(Parameters):
     """Public numbers of one run."""
 
-    test: Test
     sampling: Sampling
     phases: tuple[Phase, ...]
     smoothing: float | None  # r
@@ -176,7 +182,7 @@ class AcceleratedERMParameters(Parameters):
                 leaks = count_beside(None if self.poisson_sampling else phase.noise)
                 yield replace(alike, releases=(step,), leaks=leaks)
             elif (test := phase.test_of_step) is not None:
-                once = self.test == "above-threshold"
+                once = phase.test == "above-threshold"
                 yield replace(alike, releases=(RoundRelease(test, test.entry(), tested=once), step))
 
     @property
@@ -302,7 +308,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         if step.gradient is not None:
             after = self._step(after, step.gradient, phase)
         passed = step.gradient is not None
-        after = replace(after, halted=self.parameters.test == "above-threshold" and not passed)
+        after = replace(after, halted=phase.test == "above-threshold" and not passed)
         public = {"phase": place.phase, "stage": place.stage, "released": passed}
         return Update(self._moved_on(after, place), step.entries, public, step.diagnostics)
 

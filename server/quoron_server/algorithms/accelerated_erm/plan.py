@@ -515,7 +515,7 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
-        theorem_for(p.test, p.sampling)
+        theorem_for(phase.test, p.sampling)
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
@@ -525,7 +525,6 @@ def verify(plan: RunPlan) -> None:
 
 def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
     account = phase.accounting
-    clipped = isinstance(account, Clipped)
     mean = account if isinstance(account, Clipped) else account.mean
     search.require_of(
         NAME,
@@ -542,8 +541,6 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
         ),
         ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
         ("an account of this cohort", mean.cohort_size == phase.cohort_size),
-        ("the test named", isinstance(account, SubsampledLottery) == (p.test == "lottery")),
-        ("no test named where there is none", clipped == (p.test == "none")),
     )
 
 
@@ -652,7 +649,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             smoothed.privacy,
             o.kappa,
             sampling,
-            test=_test(o),
+            test=o.test,
             users=draft.users if sampling in SECRET else draft.cohort,
             cohort=draft.cohort,
             rounds=draft.rounds,
@@ -674,7 +671,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, smoothed.problem, phase)))
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
     sampling = smoothed.sampling(family.drafts[0])
-    numbers = AcceleratedERMParameters(_test(o), sampling, tuple(phases), smoothed.smoothing)
+    numbers = AcceleratedERMParameters(sampling, tuple(phases), smoothed.smoothing)
     theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
     return Chosen(numbers, risk, theorem=theorem)
 
@@ -728,7 +725,7 @@ def account(
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
     epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
-    if test == "none":
+    if test == "clip":
         coins = sampling == "poisson"
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
@@ -764,10 +761,6 @@ def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
     return phase.radius * multiplier * widened / left
 
 
-def _test(options: AcceleratedERMOptions) -> Test:
-    return "none" if options.test == "clip" else options.test
-
-
 def _check(inputs: Inputs) -> None:
     """Raise ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
     problem, options = inputs.problem, inputs.options
@@ -791,7 +784,7 @@ def _check(inputs: Inputs) -> None:
     sampling: Sampling = "everybody"
     if small or options.schedule == "coins":
         sampling = DRAWN[options.schedule]
-    theorem_for(_test(options), sampling)
+    theorem_for(options.test, sampling)
 
 
 INFO = AlgorithmInfo(

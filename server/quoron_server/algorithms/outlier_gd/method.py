@@ -23,7 +23,6 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
-from quoron_privacy.robust.combinations import Test
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.accelerated_erm.method import ReleasedGradients, decision, released_gradient
@@ -37,7 +36,6 @@ from quoron_server.schedule import RoundRelease, Rounds, gradients
 class OutlierGDParameters(ReleasedGradients, Parameters):
     """Public numbers of one run."""
 
-    test: Test
     cohort_size: int  # n: all of them in every round
     rounds: int  # T
     step_size: float  # η

@@ -16,7 +16,6 @@ from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.combinations import Test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import (
@@ -105,7 +104,6 @@ def verify(plan: RunPlan) -> None:
         (f"radius in {RADII}", RADII[0] < p.radius < RADII[1]),
         ("an account of this cohort", mean.cohort_size == p.cohort_size),
         ("one of its tests", p.test in TESTS),
-        ("the test named", isinstance(p.accounting, SubsampledLottery) == (p.test == "lottery")),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
     )
@@ -193,7 +191,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
     )
     assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
-        test=tested.test,
         cohort_size=cohort,
         rounds=rounds,
         step_size=tested.phase.step_size,
