@@ -7,23 +7,19 @@ from scipy.stats import norm
 
 from quoron_privacy.means.free_presence import LogLength, Moment, length_sums
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms.whitened.estimates import (
-    GradientModel,
-    shrunk,
-)
+from quoron_server.algorithms.whitened.estimates import LEARNT, GradientModel, shrunk
 from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 
 class TestEstimates:
-    @pytest.mark.parametrize("learnt", [0.5, 1.0])
-    def test_the_regression_is_a_gaussian_process_with_an_unknown_constant(self, learnt):
+    def test_the_regression_is_a_gaussian_process_with_an_unknown_constant(self):
         rng = np.random.default_rng(1)
         points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
         gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
-        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False), learnt=learnt)
+        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False))
         found, variance = model.at(x, 0.5)
-        flat, slope = 1e7, learnt**2 / 3
+        flat, slope = 1e7, LEARNT**2 / 3
         every, paths = np.vstack([points, x]), np.array([*walks, 0.5])
         whole = slope * every @ every.T + np.minimum.outer(paths, paths) + flat
         noisy = whole[:4, :4] + np.diag(variances)
