@@ -37,6 +37,7 @@ import numpy as np
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
+from quoron.data.table import alike
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
@@ -47,7 +48,7 @@ from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.sources import Source, described
-from quoron.training import data_quality, lifetime, result
+from quoron.training import lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
@@ -569,7 +570,7 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            self._held[key] = held.encoded_by(data_quality.weighed(held.encoding, None, None))
+            self._held[key] = held.encoded_by(alike(held.encoding))
         held = self._held[key]
         encoding.check_loss(loss)
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
