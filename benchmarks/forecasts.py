@@ -26,7 +26,6 @@ from few_users import GROUPS
 from shapes import table
 
 from quoron.config import from_tree
-from quoron.data.users import held_back
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise
@@ -86,7 +85,8 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     state = algorithm.init()
                     while (question := algorithm.request(state, noise)) is not None:
                         state = algorithm.update(state, scene.engine.ask(question), noise).state
-                    risk = scene.population.excess_risk(algorithm.model(state)) - held_back(scene.population)
+                    best = max(0.0, scene.population.excess_risk(scene.population.optimum))
+                    risk = scene.population.excess_risk(algorithm.model(state)) - best
                     values = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
                     known = scene.problem.beliefs.isotropic is not None
                     yield values | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}

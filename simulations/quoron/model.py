@@ -49,7 +49,7 @@ LONGEST = 1 << 30  # bytes of a file
 _PIECE = 1 << 20  # bytes that are read at a time
 
 
-def read(path: Path, format_: str) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, each key once, all numbers finite, no control characters. DataError."""
     try:
         with path.open("rb") as file:
@@ -66,8 +66,8 @@ def read(path: Path, format_: str) -> dict[str, Any]:
         contents = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         contents = None
-    if not isinstance(contents, dict):
-        raise DataError(f"Expected a model file ({format_}) at {str(path)!r}, got something else.")
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
+        raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
     _check_text(contents, path)
     return contents
 
@@ -395,9 +395,7 @@ class Model(Printed):
     @classmethod
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `save` or a run wrote. DataError for anything else."""
-        contents = read(Path(path), FORMAT)
-        if contents.get("format") != FORMAT:
-            raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
+        contents = read(Path(path))
         try:
             stated = contents.pop("digest")
             if stated != digest(contents):
@@ -432,7 +430,7 @@ class Model(Printed):
                 raise ValueError("intervals that are none")
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
             model = cls(*known, reach, why_not, forecast)
-            model.check_threshold()
+            _ = model.decision  # of a threshold that can be meant
         except (
             *(QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
         ) as error:
@@ -454,11 +452,6 @@ class Model(Printed):
     def decision(self) -> Vector | None:
         """What `predict` takes from each class's score before the largest one decides, (K,); None: a number."""
         return self._needed(self.threshold) if outcomes(self.encoding.label) else None
-
-    def check_threshold(self, threshold: Threshold | None = None) -> None:
-        """Raise UsageError where a threshold, by default the model's own, cannot be meant."""
-        if outcomes(self.encoding.label) or threshold is not None:
-            self._needed(self.threshold if threshold is None else threshold)
 
     def _needed(self, threshold: Threshold) -> Vector:
         """What is taken from each class's score before the largest one decides, (K,); 0 and logit t for two classes."""
@@ -586,19 +579,12 @@ def load(path: str | Path) -> Model:
 MANY = 20  # rows that are rarely all of one class
 
 
-def rows_of(model: Model, table: Any) -> pa.Table:
-    """Return the columns of a table that a model reads. DataError where it lacks one."""
-    return tables.read(table, model.feature_names_in_)
-
-
 def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> pa.Table:
     """The label of each row of a table, as its own column has it and by its name; of a comparison, true and false.
 
     With `scores` a column of probabilities, or of scores, of each class, by its name.
     """
-    if threshold is not None:
-        model.check_threshold(threshold)
-    rows, label = rows_of(model, table), model.encoding.label
+    rows, label = tables.read(table, model.feature_names_in_), model.encoding.label
     name = "prediction" if label is None else meaning(label)
     found = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:

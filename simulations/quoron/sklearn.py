@@ -41,6 +41,7 @@ from quoron.training import run as training
 from quoron.training.data_quality import DataQualityReport
 from quoron.training.result import DoubtfulModel
 from quoron_client.data import columns as cells
+from quoron_client.data.features import MAX_INTEGER
 from quoron_privacy.errors import ConfigError, DataError, RunError, UsageError
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Guarantee
@@ -76,7 +77,6 @@ Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
 
 
 RandomState = int | np.random.RandomState | None
-_EXACT = 2**53  # integers below it are what they are as float64 too
 
 
 class InputError(UsageError, ValueError):
@@ -283,7 +283,7 @@ def _names(classes: NDArray[Any]) -> list[str] | list[int]:
     named = classes.tolist()
     if all(isinstance(each, str) and each for each in named):
         return list(named)
-    if all(isinstance(each, int) and not isinstance(each, bool) and abs(each) < _EXACT for each in named):
+    if all(isinstance(each, int) and not isinstance(each, bool) and abs(each) < MAX_INTEGER for each in named):
         return list(named)
     return list(range(len(named)))
 

@@ -23,11 +23,12 @@ from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
 from quoron.run_folder import Identity
 from quoron.training import lifetime, tuning
-from quoron.training.tuning import Outcome, Price, best_trial, noise_for, private_mean, user_scores, within
+from quoron.training.tuning import Outcome, Price, best_trial, private_mean, user_scores, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, NothingReleased, OtherVersion
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.selection.trials import Trials
 from quoron_server.storage.ledger import Ledger
@@ -380,7 +381,7 @@ class TestTheScore:
         one = np.full(200, 0.3)
         other = one.copy()
         other[7] = np.nan
-        noise = noise_for(0.3, 200)
+        noise = GaussianNoise.for_mu(sensitivity=1 / 200, mu=0.3, dimension=1)
         moved = private_mean(one, noise, SeededNoise(1)) - private_mean(other, noise, SeededNoise(1))
         assert abs(moved - 0.3 / 200) < 1e-9
 

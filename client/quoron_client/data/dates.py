@@ -52,22 +52,17 @@ class Moments:
     days: Whole  # (N,) since 1970-01-01; NONE for none
     seconds: Whole  # (N,) since the day began; NONE for none
 
-    def hours(self) -> Whole:
-        """From 0 to 23, (N,); -1 for none."""
-        return np.where(self.seconds == NONE, -1, self.seconds // 3600)
-
-    def weekdays(self) -> Whole:
-        """From 0, Monday, to 6, (N,); -1 for none."""
-        return np.where(self.days == NONE, -1, (self.days + 3) % 7)
-
-    def months(self) -> Whole:
-        """From 0, January, to 11, (N,); -1 for none."""
-        return np.where(self.days == NONE, -1, self._months().view(np.int64) % 12)
-
-    def days_of_month(self) -> Whole:
-        """From 0 to 30, (N,); -1 for none."""
-        first = self._months().astype("datetime64[D]")
-        return np.where(self.days == NONE, -1, self._known() - first.view(np.int64))
+    def part(self, part: str) -> Whole:
+        """The place of a month, a weekday, a day of the month or an hour in `clocks.WORDS`, (N,); -1 for none."""
+        if part == "hour":
+            return np.where(self.seconds == NONE, -1, self.seconds // 3600)
+        if part == "weekday":
+            found = (self.days + 3) % 7
+        elif part == "month":
+            found = self._months().view(np.int64) % 12
+        else:
+            found = self._known() - self._months().astype("datetime64[D]").view(np.int64)
+        return np.where(self.days == NONE, -1, found)
 
     def years(self) -> NDArray[np.float64]:
         """As a calendar counts them, the year before 1 being 0, (N,); NaN for none."""

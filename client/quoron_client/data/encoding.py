@@ -33,15 +33,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapSerializer
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.features import (
     MAX_DEGREE,
     Categorical,
+    Declared,
     Feature,
     Terms,
     apart,
@@ -66,19 +67,16 @@ _OPERATORS = {
     "==": np.equal,
     "!=": np.not_equal,
 }
-_CLOSED: ConfigDict = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Declared):
     """+1 where a numeric column compares so with the number, else -1."""
 
     column: str
     operator: Literal[">", ">=", "<", "<=", "==", "!="]
     number: float
     kind: Literal["comparison"] = field(default="comparison", repr=False)
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         if self.operator not in _OPERATORS:
@@ -93,14 +91,12 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Positive:
+class Positive(Declared):
     """+1 for one value of a text, boolean or integer column, -1 for every other value."""
 
     column: str
     value: str | int | bool
     kind: Literal["positive"] = field(default="positive", repr=False)
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         check_vocabulary(f"label {self.column!r}", (self.value,))
@@ -116,14 +112,12 @@ class Positive:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class Classes(Declared):
     """The place of a value among the declared ones: -1 and +1 for two classes, 0 to K - 1 for more."""
 
     column: str
     values: tuple[str | int | bool, ...]
     kind: Literal["classes"] = field(default="classes", repr=False)
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         check_vocabulary(f"label {self.column!r}", tuple(self.values))
@@ -138,7 +132,7 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Range(Declared):
     """A number, [low, high] scaled linearly to [-bound, bound]; values outside are held at the ends."""
 
     column: str
@@ -146,8 +140,6 @@ class Range:
     high: float
     bound: float = 1.0  # the loss's label_bound
     kind: Literal["range"] = field(default="range", repr=False)
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
@@ -176,21 +168,14 @@ class Range:
         values = np.clip(columns.numbers(table, self.column), self.low, self.high)
         return np.clip((values - self.middle) / self.unit, -self.bound, self.bound)
 
-    def outside(self, table: "pa.Table") -> NDArray[np.bool_]:
-        """Return which values were held at an end, shape (N,)."""
-        values = columns.numbers(table, self.column)
-        return np.asarray((values < self.low) | (values > self.high))
-
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Declared):
     """+1 for true, 1 and +1; -1 for false, 0 and -1."""
 
     column: str
     truth: bool = False  # whether the column's declared type is true/false: what is predicted is, too
     kind: Literal["signs"] = field(default="signs", repr=False)
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def of(self, table: "pa.Table") -> Vector:
         """Return labels of all rows, shape (N,); NaN where there is none."""
@@ -287,12 +272,10 @@ ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a 
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
+class Balanced(Declared):
     """Class weights that wait for a release of the shares: classes are to weigh alike, within a ratio of `cap`."""
 
     cap: float
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.cap) and self.cap >= 1):
@@ -321,12 +304,10 @@ class Balanced:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassWeights:
+class ClassWeights(Declared):
     """What a row counts by its class, place by place of `outcomes`: in (0, 1], the most of them 1."""
 
     counts: tuple[float, ...]
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         if not (self.counts and all(0 < each <= 1 for each in self.counts) and max(self.counts) == 1):
@@ -366,13 +347,11 @@ class ClassWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Declared):
     """What a row counts: its value in a column divided by `most`, values above held at 1."""
 
     column: str
     most: float
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.most) and self.most > 0):
@@ -416,7 +395,7 @@ _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(Declared):
     """Public rules by which rows become features (N, p), labels (N,) and weights (N,).
 
     Every row's features are scaled to a norm of at most `feature_norm`: all rows by the same number, or with
@@ -449,8 +428,6 @@ class Encoding:
     class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
     curves: int = 1  # the largest degree of a polynomial of a number
     pairs: int = 0  # the largest product of degrees of two columns that are multiplied; 0: none are
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", apart(self.features))

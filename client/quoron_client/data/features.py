@@ -98,7 +98,14 @@ Codes = NDArray[np.int64]
 Misfit = tuple[Literal["number", "category"], str, str]  # what it is, what does not fit in words, and the fix
 
 
-class Kind(ABC):
+class Declared:
+    """What a configuration and a model's file say in so many words: an unknown key is refused."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+class Kind(Declared, ABC):
     """What is true of most; a kind of its own says what differs, and how it is read."""
 
     __slots__ = ()
@@ -112,19 +119,14 @@ class Kind(ABC):
         return self.column
 
     @property
-    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """Names of the columns it becomes."""
+        return (self.title,)
 
     @property
     def width(self) -> int:
         """How many columns it becomes."""
-        return 1
-
-    @property
-    def implied(self) -> int:
-        """Columns it becomes that its declaration does not list one by one: a few bytes may stand for many."""
-        return 0
+        return len(self.names)
 
     @property
     def is_number(self) -> bool:
@@ -276,7 +278,6 @@ def _digits(number: int, like: str) -> str:
 
 Part = Literal["month", "weekday", "day", "hour"]
 _YEARS = 9999  # of a range, to either side of the year 0
-_CLOSED: ConfigDict = ConfigDict(extra="forbid")
 
 
 class _Dated(Kind):
@@ -299,8 +300,6 @@ class DatePart(_Dated):
     format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
     zone: str = ""  # the clock by which values with an offset are read; "": the one they are written in
 
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
-
     def __post_init__(self) -> None:
         if self.part not in WORDS:
             raise ConfigError(f"Expected {', '.join(WORDS)} of date {self.column!r}, got {self.part!r}.")
@@ -317,11 +316,6 @@ class DatePart(_Dated):
         return tuple(f"{self.column} {self.part}={word}" for word in WORDS[self.part])
 
     @property
-    def width(self) -> int:
-        """How many columns it becomes."""
-        return len(WORDS[self.part])
-
-    @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
@@ -329,12 +323,7 @@ class DatePart(_Dated):
     def read(self, table: "pa.Table") -> Codes:
         """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
-        found = dates.of(table, self.column, self.format, self.zone)
-        if self.part == "hour":
-            return found.hours()
-        if self.part == "weekday":
-            return found.weekdays()
-        return found.months() if self.part == "month" else found.days_of_month()
+        return dates.of(table, self.column, self.format, self.zone).part(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +338,6 @@ class DateNumber(_Dated):
     format: str = "iso"  # as of a `DatePart`
     zone: str = ""
     is_number: ClassVar[bool] = True
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def __post_init__(self) -> None:
         most = _YEARS if self.part == "year" else 366 * _YEARS
@@ -369,11 +356,6 @@ class DateNumber(_Dated):
     def title(self) -> str:
         """The column, and what is counted."""
         return f"{self.column} year" if self.part == "year" else f"{self.column} days since {self.since}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The name of the column it becomes."""
-        return (self.title,)
 
     @property
     def misfit(self) -> Misfit:
@@ -431,8 +413,6 @@ class Numeric(Kind):
     high: float
     edges: tuple[float, ...] = ()  # inner borders; a value on a border belongs to the interval above
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise ConfigError(
@@ -456,11 +436,6 @@ class Numeric(Kind):
     def title(self) -> str:
         """The column, and whether it is in intervals: a number may stand beside its own."""
         return f"{self.column} in intervals" if self.edges else self.column
-
-    @property
-    def width(self) -> int:
-        """How many columns it becomes."""
-        return 1 + len(self.edges)
 
     @property
     def is_number(self) -> bool:
@@ -500,8 +475,6 @@ class Categorical(Kind):
     column: str
     categories: Vocabulary | Literal["from-data"]
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
     def __post_init__(self) -> None:
         if self.categories != "from-data":
             check_vocabulary(f"categorical feature {self.column!r}", self.categories)
@@ -521,11 +494,6 @@ class Categorical(Kind):
     def is_open(self) -> bool:
         """Whether its public values are still to be found in the data. For simulation only."""
         return self.categories == "from-data"
-
-    @property
-    def implied(self) -> int:
-        """All of a range's."""
-        return self.width if isinstance(self.categories, range) else 0
 
     @property
     def misfit(self) -> Misfit:
@@ -559,8 +527,6 @@ class Hashed(Kind):
     column: str
     buckets: int
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
     def __post_init__(self) -> None:
         whole: Any = self.buckets
         if type(whole) is not int or not 2 <= whole <= MAX_COLUMNS:
@@ -577,11 +543,6 @@ class Hashed(Kind):
     @property
     def width(self) -> int:
         """How many columns it becomes."""
-        return self.buckets
-
-    @property
-    def implied(self) -> int:
-        """All of them."""
         return self.buckets
 
     @property
@@ -609,7 +570,10 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [span_size(each.column) for each in given]
-    values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
+    values = 0  # columns that declarations do not list one by one: a few bytes may stand for many
+    for each, size in zip(given, sizes, strict=True):
+        if isinstance(each, Hashed) or (isinstance(each, Categorical) and isinstance(each.categories, range)):
+            values += each.width * (size or 1)
     if values > MAX_COLUMNS:
         raise ConfigError(
             f"Expected at most {MAX_COLUMNS:,} columns that declarations imply, got {values:,}. Declare fewer."
@@ -619,7 +583,7 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     many = sum(size or 1 for size in sizes)
     if many > MAX_COLUMNS:
         raise ConfigError(f"Expected at most {MAX_COLUMNS:,} columns as features, got {many:,}. Declare fewer.")
-    return tuple(chain.from_iterable(map(_one_each, given)))
+    return tuple(_like(each, column) for each in given for column in named(each.column))
 
 
 def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
@@ -629,10 +593,6 @@ def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
         alike = list(some)
         found += [_like(alike[0], column) for column in spanned([each.column for each in alike])]
     return tuple(found)
-
-
-def _one_each(feature: Feature) -> Iterator[Feature]:
-    return (_like(feature, column) for column in named(feature.column))
 
 
 def _like(feature: Feature, column: str) -> Feature:

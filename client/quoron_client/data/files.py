@@ -148,9 +148,7 @@ class Files:
     def check(self, columns: Sequence[str]) -> None:
         """Raise DataError unless the first file has each of these columns once."""
         for name in columns:
-            if self.schema.names.count(name) != 1:
-                found = ", ".join(self.schema.names)
-                raise DataError(f"Expected one column {name!r} in {self.source!r}, got columns {found}.")
+            cells.check_name(name, self.schema.names, self.schema.names)
 
     def opened(self, part: FoundFile) -> pq.ParquetFile:
         """Return a file's footer. DataError if it has changed since it was found, or is no Parquet."""
@@ -479,16 +477,11 @@ def _batches(source: str, places: list[int] | None = None) -> Iterator[tuple[Any
     try:
         options = pa.ipc.IpcReadOptions(included_fields=places)
         with system.open_input_file(path) as stored:
-            if stored.read(len(_MAGIC)) == _MAGIC:
-                stored.seek(0)
-                reader = pa.ipc.open_file(stored, options=options)
-                check_names(reader.schema, name)
-                yield reader, reader.num_record_batches
-            else:
-                stored.seek(0)
-                reader = pa.ipc.open_stream(stored, options=options)
-                check_names(reader.schema, name)
-                yield reader, None
+            numbered = stored.read(len(_MAGIC)) == _MAGIC
+            stored.seek(0)
+            reader = (pa.ipc.open_file if numbered else pa.ipc.open_stream)(stored, options=options)
+            check_names(reader.schema, name)
+            yield reader, reader.num_record_batches if numbered else None
     except MemoryError:
         raise
     except (pa.ArrowException, OSError) as error:

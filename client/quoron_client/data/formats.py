@@ -190,12 +190,6 @@ def is_table(source: str | Path) -> bool:
     return _known(str(source)) is not None or is_folder(source)
 
 
-def is_text(source: str | Path) -> bool:
-    """Return whether its cells are text, which declares no types."""
-    known = _known(str(source))
-    return known is not None and known.kind in ("csv", "json")
-
-
 def format_of(name: str) -> Format:
     """Of a file of that name. DataError for a name that says nothing."""
     found = _known(name)

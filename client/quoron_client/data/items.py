@@ -16,6 +16,7 @@ class _Rows:
     __slots__ = ()
 
     features: Features
+    labels: NDArray[np.float64]
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
     weights: NDArray[np.float64] | None
@@ -44,6 +45,21 @@ class _Rows:
     def item_weights(self) -> NDArray[np.float64]:
         """The weights (N,) as compiled loops take them; empty where all are 1."""
         return np.empty(0) if self.weights is None else self.weights
+
+    def of(self, users: NDArray[np.int64]) -> "ItemBatch":
+        """Return the items of some of its users (k,), in the given order: a copy."""
+        begins, counts = self.begins[users], self.counts[users]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
+        features: Features = self.features[rows]
+        weights = None if self.weights is None else self.weights[rows]
+        return ItemBatch(features, self.labels[rows], offsets, weights)
+
+    def seen(self, users: NDArray[np.int64]) -> "Items":
+        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
+        if isinstance(self, ItemBatch) and len(users) == self.users and np.array_equal(users, np.arange(self.users)):
+            return self
+        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,22 +101,12 @@ class ItemBatch(_Rows):
         """One past the last row of each user (k,)."""
         return self.offsets[1:]
 
-    def of(self, users: NDArray[np.int64]) -> "ItemBatch":
-        """Return the items of some of its users (k,), in the given order."""
-        return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
-
     def between(self, first: int, last: int) -> "ItemBatch":
         """Return the items of neighbouring users, from `first` until before `last`: nothing is copied."""
         rows = slice(self.offsets[first], self.offsets[last])
         weights = None if self.weights is None else self.weights[rows]
         offsets = self.offsets[first : last + 1] - self.offsets[first]
         return ItemBatch(self.features[rows], self.labels[rows], offsets, weights)
-
-    def seen(self, users: NDArray[np.int64]) -> "Items":
-        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
-        if len(users) == self.users and np.array_equal(users, np.arange(self.users)):
-            return self
-        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
         """Return its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for missing rows.
@@ -126,19 +132,6 @@ class ItemView(_Rows):
     begins: NDArray[np.int64]  # (k,)
     ends: NDArray[np.int64]  # (k,)
     weights: NDArray[np.float64] | None = None  # (N,)
-
-    def of(self, users: NDArray[np.int64]) -> ItemBatch:
-        """Return the items of some of its users (k,), in the given order: a copy."""
-        begins, counts = self.begins[users], self.counts[users]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
-        features: Features = self.features[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        return ItemBatch(features, self.labels[rows], offsets, weights)
-
-    def seen(self, users: NDArray[np.int64]) -> "ItemView":
-        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
-        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
 
 Items = ItemBatch | ItemView

@@ -169,17 +169,19 @@ def _of_schema(
     held: bool = False,
     check: Callable[[list[str]], None] = lambda names: None,
 ) -> Opened:
-    """Return a table whose columns have types, once `check` has raised nothing for those that are asked for.
-
-    Types of dictionaries' values and of nothing but nulls say nothing of values, and are not declared.
-    """
-    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
+    """Return a table whose columns have types, once `check` has raised nothing for those that are asked for."""
 
     def empty(names: list[str], places: list[int]) -> pa.Table:
         check(names)
         return _without_rows(pa.schema([schema.field(place) for place in places], schema.metadata))
 
-    return Opened(tuple(schema.names), {each.name: each.type for each in said}, rows, held, empty, read)
+    return Opened(tuple(schema.names), types_of(schema), rows, held, empty, read)
+
+
+def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types that a schema declares, by column: not of dictionaries' values, nor of nothing but nulls."""
+    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
+    return {each.name: each.type for each in said}
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
@@ -199,7 +201,7 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
         dialect.check_unwritten(name_of(source))
         stored = files.ArrowFile.found(source)
         return _of_schema(stored.schema, stored.rows, lambda names, places, rows: stored.batches(places))
-    file = TextFile.found(source, zipped=form.zipped)
+    file = TextFile(source, files.state(source), form.zipped)
     if form.kind == "json":
         replace(dialect, encoding=None).check_unwritten(file.name)
         return Opened(

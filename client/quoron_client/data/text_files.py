@@ -75,11 +75,6 @@ class TextFile(files.WholeFile):
 
     zipped: bool
 
-    @classmethod
-    def found(cls, source: str, *, zipped: bool) -> "TextFile":
-        """Raise DataError where there is none."""
-        return cls(source, files.state(source), zipped)
-
     @contextmanager
     def reading(self, dialect: Dialect) -> Iterator[Read]:
         """What reads it from its beginning. DataError where it has changed."""

@@ -249,10 +249,11 @@ def predict(
     csv: Csv = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.model import one_for_all, predictions, rows_of, threshold_of, unread, write_predictions
+    from quoron.model import one_for_all, predictions, threshold_of, unread, write_predictions
+    from quoron_client.data import tables
 
     trained, decided = quoron.load(model), threshold_of(threshold)
-    rows = rows_of(trained, opened(table, csv))
+    rows = tables.read(opened(table, csv), trained.feature_names_in_)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, out)
     typer.echo(trained.stated(), err=True)

@@ -15,31 +15,17 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from quoron_client.data import columns
 from quoron_client.data.encoding import Classes, Comparison, Encoding, Positive, Range, Signs
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Numeric, day_number
-from quoron_client.data.formats import is_text
 from quoron_privacy.errors import DataError
 
 Types = Mapping[str, pa.DataType]
 _NANOSECONDS = (-106_752, 106_751)  # days from 1970-01-01 that a 64-bit number of them reaches
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-
-
-def types_of(source: Any, schema: pa.Schema) -> Types:
-    """Return the types that a source's schema declares, by column: of Parquet, of an Arrow table, of a polars frame.
-
-    None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
-    """
-    if hasattr(source, "iloc") or (isinstance(source, str | Path) and is_text(source)):
-        return {}
-    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
-    return {each.name: each.type for each in said}
 
 
 def check_types(rules: Encoding, types: Types) -> None:

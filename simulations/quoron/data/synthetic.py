@@ -136,7 +136,7 @@ class LogisticDesign:
         """|x*|, at most `largest`; x* points along theta*."""
 
         def slope(norm: float) -> float:
-            return self._expected(norm)[0]
+            return self.expected(norm)[0]
 
         top = min(self.signal, largest)  # spread and ridge only shrink the optimum
         if top == 0.0 or slope(top) <= 0.0:
@@ -145,11 +145,7 @@ class LogisticDesign:
 
     def multiplier(self, norm: float) -> float:
         """Return how strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
-        return max(0.0, -self._expected(norm)[0]) / norm if norm > 0.0 else 0.0
-
-    def curvature(self, norm: float) -> float:
-        """Mean eigenvalue of the expected Hessian at x*."""
-        return self._expected(norm)[1]
+        return max(0.0, -self.expected(norm)[0]) / norm if norm > 0.0 else 0.0
 
     def least_curvature(self, norm: float) -> float:
         """Smallest eigenvalue of the expected Hessian at x*: along the signal or across it."""
@@ -158,13 +154,13 @@ class LogisticDesign:
         along = self.radius**2 * float(weights @ (t * t * fitted * (1.0 - fitted))) + self.ridge
         if self.dimension == 1:
             return along
-        return min(along, (self.dimension * self.curvature(norm) - along) / (self.dimension - 1))
+        return min(along, (self.dimension * self.expected(norm)[1] - along) / (self.dimension - 1))
 
-    def deviation(self, norm: float) -> float:
-        """sqrt(E |g - E g|^2) of an item's gradient at x*; E g is zero there but for the ball and the ridge."""
-        return self._expected(norm)[2]
+    def expected(self, norm: float) -> tuple[float, float, float]:
+        """At x*: the risk's slope along it, its Hessian's mean eigenvalue, and sqrt(E |g - E g|^2) of items' gradients.
 
-    def _expected(self, norm: float) -> tuple[float, float, float]:
+        E g is zero there but for the ball and the ridge.
+        """
         t, weights = sphere_coordinate(self.dimension)
         scores = self.radius * self.signal * t
         if self.spread > 0.0:
@@ -596,9 +592,8 @@ class Synthetic:
                 user_smoothness=smoothness,
             )
         if self.family == "logistic":
-            typical = self._design.curvature(self._optimal_norm)
+            _, typical, deviation = self._design.expected(self._optimal_norm)
             least = self._design.least_curvature(self._optimal_norm)
-            deviation = self._design.deviation(self._optimal_norm)
         else:
             typical = least = eigenvalue + self.ridge
             # a (<a, x* - theta_u> - noise), less its mean

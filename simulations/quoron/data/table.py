@@ -41,7 +41,6 @@ from quoron.data.users import (
     Vector,
     about_boundary,
     flipped,
-    held_back,
     words,
 )
 from quoron_client.compute.enforcement import bounded
@@ -574,7 +573,7 @@ class TablePopulation(TableUsers):
 
     @cached_property
     def _held_back(self) -> float:
-        return 0.0 if self._free is self._best else held_back(self)
+        return 0.0 if self._free is self._best else max(0.0, self.excess_risk(self._best))
 
     def risk_by_sample(self, model: Vector) -> dict[str, float]:
         """The excess risk for a round of a run: exact where items are few, else by a sample, with its standard error.

@@ -65,12 +65,6 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
     return all_before - np.repeat(all_before[begins], lengths)
 
 
-def only_first(table: pa.Table, owners: NDArray[np.int64], most: int) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return the first `most` rows of every user of a table, and whose each is; the table itself if nobody has more."""
-    kept = first_rows(owners, most)
-    return (table, owners) if kept.all() else (table.filter(pa.array(kept)), owners[kept])
-
-
 class UserReading(Reading):
     """A table that is read piece by piece, of which never more is in memory than twice what counts, and a little.
 

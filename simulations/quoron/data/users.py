@@ -340,11 +340,6 @@ class Population(Answering, Protocol):
         """Return what to read these figures beside, and what is amiss with the data or the model (d,)."""
 
 
-def held_back(population: Population) -> float:
-    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
-    return max(0.0, population.excess_risk(population.optimum))
-
-
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
 
 

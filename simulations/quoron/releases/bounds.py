@@ -31,7 +31,7 @@ import pyarrow as pa
 from quoron import results, toml_text
 from quoron.arguments import DELTA, entry_point
 from quoron.data.columns import integers
-from quoron.data.user_rows import UserReading, group, most_rows, only_first
+from quoron.data.user_rows import UserReading, first_rows, group, most_rows
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
@@ -205,7 +205,8 @@ def read(
     users, owners = group(table, user, without_rows=True)
     if not (users or empty):
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
-    return *only_first(table, owners, most), users
+    kept = first_rows(owners, most)
+    return (table, owners, users) if kept.all() else (table.filter(pa.array(kept)), owners[kept], users)
 
 
 def _line(want: Want, found: Mapping[str, Any]) -> Line:

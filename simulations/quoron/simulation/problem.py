@@ -224,9 +224,10 @@ def _users_of(
     config: Config, section: configs.TableSection, folder: Path, table: "pa.Table | None", **made_of: Any
 ) -> Population:
     """The users of a table, at a relative path of `folder` or given. DataError for columns of types that do not fit."""
-    from quoron.data.declared_types import check_types, types_of  # these bring pyarrow
+    from quoron.data.declared_types import check_types  # these bring pyarrow
     from quoron.data.population import from_dataset
     from quoron.data.table import from_table
+    from quoron_client.data.tables import types_of
 
     loss = loss_of(config)
     encoding = encoding_of(section, loss)
@@ -236,7 +237,7 @@ def _users_of(
     source = dataset(section.path, folder) if table is None else None
     if source is not None:
         crowd = from_dataset(source, encoding, **rules)
-        check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
+        check_types(crowd.encoding, types_of(crowd.rows.index.files.schema))
         return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
     given = wildcards.source_of(section, folder, table)
     if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at

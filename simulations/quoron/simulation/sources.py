@@ -142,15 +142,16 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     """
     if frame is None:
         return None, config
-    from quoron.data.declared_types import check_types, types_of  # they bring pyarrow
+    from quoron.data.declared_types import check_types  # they bring pyarrow
     from quoron_client.data import tables
 
     section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding, columns = encoding_of(section, loss_of(config)), section.columns.model_copy(update={"exclude": ()})
-    table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
-    check_types(encoding, types_of(frame, table.schema))
+    held = tables.opened(frame, section.dialect)
+    table = tables.read(held, (*encoding.columns, section.user))
+    check_types(encoding, held.schema)
     return table, config.but(population={"columns": columns})
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from quoron.config import Config
 from quoron.data.index import Rows
+from quoron.data.table import alike
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
@@ -128,10 +129,8 @@ def weighed(encoding: Encoding, quality: DataQuality | None, seen: Shares | None
 
     A function of released and public numbers alone, so that a run that goes on has the same (data-quality#h3).
     """
-    if not isinstance(encoding.class_weight, Balanced):
-        return encoding
-    if quality is None or seen is None:
-        return replace(encoding, class_weight=None)
+    if quality is None or seen is None or not isinstance(encoding.class_weight, Balanced):
+        return alike(encoding)
     return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, quality.errors.unusable))
 
 

@@ -438,12 +438,9 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)
-    shown = [f"{each:.4g}" if isinstance(each, float) else _brief(str(each)) for each in value[:SHOWN]]
+    texts = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    shown = [text if len(text) <= LONG else f"{text[: LONG - 3]}..." for text in texts]
     return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
 WIDEST = 32  # categories of one column, at most

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron.data.declared_types import check_types, typed, types_of
+from quoron.data.declared_types import check_types, typed
 from quoron.data.index import Rows, ahead, opened
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
@@ -37,7 +37,7 @@ from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.tables import Opened
+from quoron_client.data.tables import Opened, types_of
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.streams import NoiseSource, of_the_run
@@ -222,7 +222,7 @@ def hold(
     if source is not None:
         rows = Rows.of(opened(source, section.user), encoding)
         _check_people(people, rows.index.digest.encode())
-        types = types_of(source, rows.index.files.schema)
+        types = types_of(rows.index.files.schema)
         check_types(encoding, types)
         encoding = typed(encoding, types)
         public = declared(rows.users)

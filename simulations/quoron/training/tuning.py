@@ -37,6 +37,7 @@ import numpy as np
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
+from quoron.data.table import alike
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
@@ -47,7 +48,7 @@ from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.sources import Source, described
-from quoron.training import data_quality, lifetime, result
+from quoron.training import lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
@@ -266,11 +267,6 @@ def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
     return np.asarray(np.clip(means(rows[:, None], items, usable(items))[:, 0], 0.0, 1.0))
 
 
-def noise_for(mu: float, users: int) -> GaussianNoise:
-    """The noise of a mean of one number in [0, 1] of each of so many users: one of them moves it by 1 / users."""
-    return GaussianNoise.for_mu(sensitivity=1 / users, mu=mu, dimension=1)
-
-
 def planned_with(mu: float, delta: float) -> float:
     """Return ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
     return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
@@ -406,20 +402,16 @@ class TableSearch(Printed):
         units = self.noise.scale * worst(first.declared.loss) * (high - low)
         return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
-    def held_rows(self, candidate: Candidate) -> HeldRows:
-        """Return all users, as a setting encodes them."""
-        return self.rows_of.of(candidate.config)
-
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
         others = {self.rows_of.key(each.config): each for each in self.candidates}
-        found = b"".join(digest_of(self.held_rows(each).items) for each in others.values())
+        found = b"".join(digest_of(self.rows_of.of(each.config).items) for each in others.values())
         return hashlib.blake2b(found, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
-        items, plan = self.held_rows(candidate).items, candidate.planned.plan
+        items, plan = self.rows_of.of(candidate.config).items, candidate.planned.plan
         declared = replace(candidate.declared, users=self.users)
         training, scoring = parts(self.users, self.held, source)
         order = None if plan.asks_everybody else plan.seed
@@ -514,7 +506,8 @@ def prepare(
 
     def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
         candidates, refused = _planned(cells, helds, (mu, each), held, identity)
-        noise = noise_for(gdp.mu_for(planned_with(mu, each), each, gaussians=1), held)
+        own = gdp.mu_for(planned_with(mu, each), each, gaussians=1)
+        noise = GaussianNoise.for_mu(sensitivity=1 / held, mu=own, dimension=1)  # of a mean of scores in [0, 1]
         plans = [each.planned.plan for each in candidates]
         pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
         score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
@@ -577,7 +570,7 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            self._held[key] = held.encoded_by(data_quality.weighed(held.encoding, None, None))
+            self._held[key] = held.encoded_by(alike(held.encoding))
         held = self._held[key]
         encoding.check_loss(loss)
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
@@ -708,7 +701,7 @@ def stored(folder: RunFolder) -> Tuned:
 def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
     """Return the files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    held = search.held_rows(candidate)
+    held = search.rows_of.of(candidate.config)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
     choice = Choice(
         candidate.name,
