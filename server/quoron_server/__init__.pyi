@@ -3,7 +3,6 @@ from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.info import AlgorithmInfo as AlgorithmInfo
 from .parameters import Assumption as Assumption
-from .parameters import GaussianPromise as GaussianPromise
 from .parameters import Parameters as Parameters
 from .plan import Budget as Budget
 from .plan import Cost as Cost
