@@ -147,13 +147,8 @@ def make_plan(specification: RunSpecification) -> RunPlan:
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )
     if specification.early_ends:
-        plan = ending_early(plan)
+        plan = plan.assuming([Assumption(Kind.EARLY_ENDS)])
     return plan.simulated() if specification.simulation else plan
-
-
-def ending_early(plan: RunPlan) -> RunPlan:
-    """Return the same plan for rounds that end once all have answered, with what its guarantee then assumes."""
-    return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
 def check_constants(specification: RunSpecification) -> None:

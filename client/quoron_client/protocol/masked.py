@@ -21,7 +21,7 @@ Statement and proof: docs/privacy/two-servers.md.
 import logging
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -214,10 +214,6 @@ class Masking:
     run_key: bytes
     expires: int
     fingerprint: bytes
-
-    def may(self, before: Collection[int], round_: int) -> bool:
-        """Return whether the plan lets one user answer in a round, after those `before`: count, separation, phase."""
-        return self.spec.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:
         """Return what a question makes of an answer, by the plan's spec. WireError for what is none of its rounds."""

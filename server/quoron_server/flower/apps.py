@@ -26,7 +26,7 @@ from quoron_server.federation import RunStore
 from quoron_server.flower.serving import Attendance, carry_out
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
-from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
+from quoron_server.specification import describe_promise, require_open_cohorts
 from quoron_server.storage.registry import EVERYONE
 
 Identities = Literal["keys", "partitions"]
@@ -73,7 +73,7 @@ class Training(Asked):
         _require_fitting(self.algorithm, plan)
         plan = plan.assuming([ASSUMED[self.identities]])
         if self.ends_early:
-            plan = ending_early(plan)
+            plan = plan.assuming([Assumption(Kind.EARLY_ENDS)])
         if self.early_ends and self.identities == "keys" and not self.simulation:
             require_open_cohorts(plan)
         ALGORITHMS[self.algorithm].verify(plan)

@@ -447,7 +447,7 @@ class ClientPlane:
     def _admit(self, caller: Caller) -> None:
         """Refuse a client whose certificate is revoked, has expired, or cannot be checked, also during a stream."""
         try:
-            revoked = self._revoked is not None and caller.identity in self._revoked
+            revoked = self._revoked is not None and caller.identity in self._revoked.now()
         except ConfigError:
             raise Refused(grpc.StatusCode.UNAVAILABLE, certificates.CLOSED) from None
         if revoked:

@@ -111,7 +111,7 @@ class Manager:
         self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)
         self.population = self._store.population
-        self.records = Records(database, float if plaintext else security.put_back)
+        self.records = Records(self._store, float if plaintext else security.put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
         self._helping = None if link is None else two_servers.Helping(link, database)

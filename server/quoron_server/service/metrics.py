@@ -29,8 +29,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.plan import EVERYONE
 from quoron_server.service.certificates import Version, version
 from quoron_server.storage.database import Database
-from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import OPEN, Registry, State
+from quoron_server.storage.registry import OPEN, State
 from quoron_server.storage.store import software
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
@@ -163,7 +162,7 @@ class Metrics(ServerMetrics[Stored]):
     ) -> None:
         super().__init__(database, days_left)
         self._manager, self._transport = manager, transport
-        self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._registry, self._population = manager.registry, manager.population
         self._place = database.path
         self._file = _inode(self._place)
         self.whole = True  # the chain, when it was last verified

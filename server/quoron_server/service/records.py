@@ -30,10 +30,8 @@ from quoron_server.service.journal import Feed, missing_words, named, public
 from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
-from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
-from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import OPEN, Registry, RunRow, User
+from quoron_server.storage.registry import OPEN, RunRow, User
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
@@ -56,15 +54,15 @@ class UnknownRun(ConfigError):
 class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
-    def __init__(self, database: Database, put_back: Callable[[], float] = float) -> None:
+    def __init__(self, store: RunStore, put_back: Callable[[], float] = float) -> None:
         """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting.
 
         `put_back`: seconds by which this machine's clock was put back.
         """
-        self._database, self.put_back = database, put_back
+        self._database, self._registry, self._population = store.database, store.registry, store.population
+        self.put_back = put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
-        self._registry, self._population = Registry(database), PopulationLedger(database)
         self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
         for queue in ("plan", "read"):
             self.waits.labels(queue)  # it is there from the start

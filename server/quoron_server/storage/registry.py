@@ -370,17 +370,17 @@ class Registry:
 
     def away(self, user: int) -> None:
         """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
-        found = self._by_number(user)
+        found = self.find(str(user))
         if found.state == "retired":
             raise ConfigError(f"Expected a user who is active or away, got user {user}, retired: {found.why}.")
-        self._say([user], "away", _SAID)
+        self._say([found.user], "away", _SAID)
 
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError for one without a key."""
-        found = self._by_number(user)
+        found = self.find(str(user))
         if found.why in (ROTATED, FORGOTTEN):
             raise ConfigError(f"Expected a user who has a key, got user {user}: {found.why}.")
-        self._say([user], "active", "")
+        self._say([found.user], "active", "")
 
     def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
         """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
@@ -448,10 +448,8 @@ class Registry:
         found: dict[int, str] = {}
         silos = self.silos()
         clients = homes(np.array(users, np.int64), silos).tolist()
-        known = sorted(set(clients))
-        for start in range(0, len(known), _AT_ONCE):
-            some = USERS.c.user.in_(known[start : start + _AT_ONCE])
-            for row in self._database.all(sa.select(USERS).where(some)):
+        for some in _batched(sorted(set(clients)), _AT_ONCE):
+            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
                 people = f" ({row.people:,} people)" if row.people > 1 else ""
                 found[int(row.user)] = (row.name or row.fingerprint[:_SHOWN]) + people
         return [found.get(client, f"user {client}") for client in clients]
@@ -528,7 +526,8 @@ class Registry:
     def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
         """Name and state of the runs with users of client `user` as members that have ended, from the latest, at most
         so many."""
-        seated = sa.select(_slots.c.run).where(self._of(_slots, user))
+        last = user + self.silos().get(user, 1) - 1
+        seated = sa.select(_slots.c.run).where(_slots.c.user.between(user, last))
         query = sa.select(_runs.c.run, _runs.c.state).where(_runs.c.run.in_(seated))
         ended = query.where(_runs.c.state.not_in(OPEN))
         rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
@@ -563,21 +562,11 @@ class Registry:
         connection.execute(DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
         return draw(seed, active, n)
 
-    def _of(self, slots: sa.FromClause, client: int) -> sa.ColumnElement[bool]:
-        """Seats of a client's users."""
-        return slots.c.user.between(client, client + self.silos().get(client, 1) - 1)
-
     def _say(self, users: Iterable[int], state: UserState, why: str) -> None:
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
                 which = USERS.c.user.in_(some), *([USERS.c.state != "retired"] if state == "retired" else [])
                 connection.execute(USERS.update().where(*which).values(state=state, why=why))
-
-    def _by_number(self, user: int) -> User:
-        rows = self._database.all(sa.select(USERS).where(USERS.c.user == user))
-        if not rows:
-            raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
-        return self._told(rows[0])
 
     def _told(self, row: Any) -> User:
         late = row.state == "active" and row.seen < self._cutoff()
