@@ -9,9 +9,7 @@ participation is public, since these say when a client sends.
 """
 
 import json
-import math
 from dataclasses import fields
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -233,15 +231,6 @@ def require_private_participation(specification: RunSpecification) -> None:
             "Expected participation='private' through Flower, got 'public': its clients answer when they have "
             "computed, which their data move. Leave out privacy.min_cohort.participation, or submit to `quoron serve`."
         )
-
-
-def willing_needed(specification: RunSpecification) -> int:
-    """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉.
-
-    0 without one.
-    """
-    share = specification.min_cohort
-    return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
 def require_second_server(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from numpy.typing import NDArray
 
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
+from quoron_client.protocol.wire import array_from_wire, array_to_wire
 from quoron_privacy.errors import ConfigError, IdentityError, WireError
 from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
@@ -82,9 +82,7 @@ def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
     kind = _ROWS.get(message.kind)
     if kind is None:
         raise WireError(f"Expected rows that this client knows, got {message.kind[:40]!r}. Update the client.")
-    arrays = {
-        name: array_from_wire(each, dtype="float64", max_numbers=MAX_NUMBERS) for name, each in message.arrays.items()
-    }
+    arrays = {name: array_from_wire(each, "float64") for name, each in message.arrays.items()}
     known = {each.name: each.type for each in fields(kind)}
     whole = {name for name, kind_ in known.items() if kind_ in (int, bool, "int", "bool")}
     numbers: dict[str, Any] = {

@@ -27,7 +27,6 @@ from quoron_server.flower.serving import Attendance, carry_out
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 from quoron_server.specification import describe_promise, require_open_cohorts
-from quoron_server.storage.registry import EVERYONE
 
 Identities = Literal["keys", "partitions"]
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
@@ -41,7 +40,6 @@ class Training(Asked):
     """One private training run of a black box."""
 
     run: str
-    group: str = EVERYONE  # as whom all who come are enrolled
     identities: Identities = "keys"  # who is a user: the holder of a SuperNode's key, or a partition of a simulation
     seed: int = 0  # public randomness: slots and partition
     early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always

@@ -259,20 +259,13 @@ def caller(
     except IdentityError:
         return None
     chain = (certificate, *(each for each in above if each != certificate))
-    return Caller(
-        certificates.fingerprint(certificate),
-        certificates.group(certificate) or EVERYONE,
-        chain,
-        _objection(chain, authorities),
-        certificates.common_name(certificate.subject),
-    )
-
-
-def _objection(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> str | None:
-    """Return what gRPC's TLS lets pass and we do not."""
-    if not certificates.strong(chain[0]):
-        return WEAK
-    return None if certificates.near(chain, authorities) else FAR
+    objection = None  # to what gRPC's TLS lets pass and we do not
+    if not certificates.strong(certificate):
+        objection = WEAK
+    elif not certificates.near(chain, authorities):
+        objection = FAR
+    group, name = certificates.group(certificate) or EVERYONE, certificates.common_name(certificate.subject)
+    return Caller(certificates.fingerprint(certificate), group, chain, objection, name)
 
 
 def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:

@@ -296,10 +296,9 @@ class Registry:
                 late = USERS.c.user.in_(some), USERS.c.seen < at
                 connection.execute(USERS.update().where(*late).values(seen=at))
 
-    def users_count(self, group: str | None = None) -> int:
-        """Return how many have enrolled, in `group` or at all."""
-        query = sa.select(sa.func.sum(USERS.c.people))
-        return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0] or 0)
+    def users_count(self) -> int:
+        """Return how many have enrolled."""
+        return int(self._database.all(sa.select(sa.func.sum(USERS.c.people)))[0][0] or 0)
 
     def silos(self) -> dict[int, int]:
         """Return how many people each client of several has, by the number of its first."""

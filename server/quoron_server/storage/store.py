@@ -319,13 +319,11 @@ class Store:
 
     @property
     def incarnations(self) -> tuple[str, ...]:
-        """The random words of this store: that with which it began, and one for each time it was restored."""
-        return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
+        """The random words of this store: that with which it began, and one for each time it was restored.
 
-    @property
-    def incarnation(self) -> str:
-        """The last of them, which no other store has."""
-        return self.incarnations[-1]
+        No other store has the last of them.
+        """
+        return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
 
     def renew(self, before: Sequence[str]) -> None:
         """Give a restored store one more random word, after those `before` of the store that it was copied from."""
