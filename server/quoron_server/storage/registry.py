@@ -185,12 +185,8 @@ class User:
         return asdict(self) | {"seen": datetime.fromtimestamp(self.seen, UTC).isoformat(timespec="minutes")}
 
 
-class OtherGroup(LedgerError):
-    """A user is known in another group than the one that its certificate names."""
-
-
-class OtherPeople(LedgerError):
-    """A client says that it answers for another number of people than when it was enrolled."""
+class NotEnrolled(LedgerError):
+    """A client is known in another group, or with another number of people; `outside` is what it is told."""
 
 
 class TooFewActive(LedgerError):
@@ -248,8 +244,7 @@ class Registry:
     ) -> int:
         """The number of the user with this key, new or known, who is here: it is seen; of so many people the first's.
 
-        OtherGroup if known in another group, OtherPeople if for another number of people, RotatedKey for a key that was
-        somebody's.
+        NotEnrolled if known in another group or for another number of people, RotatedKey for a key that was somebody's.
         """
         count(people=people)
         called = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
@@ -263,12 +258,13 @@ class Registry:
                 return user
             stored = str(known._mapping["group"])
             if stored != group:
-                raise OtherGroup(
+                raise NotEnrolled(
                     f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes "
-                    "group: what was guaranteed to it is added up there."
+                    "group: what was guaranteed to it is added up there.",
+                    outside="This client cannot be enrolled here.",
                 )
             if known.people != people:
-                raise OtherPeople(
+                raise NotEnrolled(
                     f"Expected {known.people:,} people of the client that is enrolled as user {known.user}, got "
                     f"{people:,}. A client always has the same number of people, as each is a user with a number. Give "
                     "the same number: with fewer in the client's file, the others are absent. For more, enrol a "
