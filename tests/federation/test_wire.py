@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from federation import masked_messages, wire_messages
 from federation.wire_messages import DIGEST, GRADIENT
+from one_answer import answer_from_wire
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
@@ -29,7 +30,6 @@ from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NUMBERS,
-    answer_from_wire,
     answer_to_wire,
     array_from_wire,
     array_to_wire,

@@ -376,12 +376,6 @@ def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
     return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
 
 
-def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Return values and status of one user, as `rows_from_wire`."""
-    found = rows_from_wire(message, shape, 1)
-    return found.values[0], Status(int(found.status[0]))
-
-
 def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool:
     """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
