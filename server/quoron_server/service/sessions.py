@@ -334,12 +334,6 @@ class Sessions:
                 session.present.discard(user)
                 session.absent.discard(user)
 
-    def dismiss(self) -> None:
-        """End every stream: the coordinator is stopping."""
-        for connection in list(self._here.values()):
-            self.leave(connection)
-            connection.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
-
     async def consent(self, connection: ClientStream, message: pb.Consent) -> None:
         """Note that a client takes part in a run from now on, or does not. Waits for space to ask it."""
         session, user = self.runs.get(message.run), connection.user
