@@ -26,7 +26,7 @@ from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.journal import Feed, missing_words, named, public
+from quoron_server.service.journal import Feed, listed, named, public
 from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
@@ -160,10 +160,13 @@ class Records:
         return [named(event, names) for event in events]
 
     async def missing(self, run: str, unwilling: Sequence[int]) -> str:
-        """Who was missing in a run that ended below its minimum cohort, for people; `unwilling` if it never began."""
+        """Who was missing in the last round of a run that ended below its minimum cohort, for people; `unwilling` if it
+        never began."""
         events = await self._read(lambda: self.events(run))
-        names = () if events else await self._read(lambda: self._registry.called(unwilling))
-        return missing_words(events[-1] if events else None, names)
+        if not events:
+            return f" Missing: {listed(await self._read(lambda: self._registry.called(unwilling)))}."
+        last = events[-1]["public"]
+        return f" {last['answered']} messages came; missing: {listed(last.get('missing', ()))}."
 
     async def row(self, run: str) -> RunRow:
         """One run as it is stored."""
