@@ -40,11 +40,6 @@ MOST_NAMED = 1000  # of those who are missing in a round, where that is public; 
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
-def due_at(opened: float, seconds: float) -> float:
-    """Return the time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
-    return opened + (1 + PAUSE) * seconds
-
-
 def opening(due: float, now: float, seconds: float) -> float:
     """Return when the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once.
 

@@ -501,7 +501,7 @@ class Sessions:
         finally:
             session.open, session.moved = None, (current.down, current.up)
             session.summed, session.sealed = tuple(current.sums.values()), current.sealed
-            session.due = -math.inf if early_ends else rounds.due_at(opened, seconds)
+            session.due = -math.inf if early_ends else opened + (1 + rounds.PAUSE) * seconds
             current.passed.set()
             if cohort.parted:
                 for connection in [
