@@ -36,7 +36,7 @@ class Asked:
     algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.no_black_boxes` is None
     clip_norm: float | None  # C: Euclidean norm at which a user's answer is clipped; None: it follows the users
     options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
-    group: str = EVERYONE  # whose lifetime budget it draws on
+    group: str = EVERYONE  # whose lifetime budget it draws on, and as whom all who come are enrolled
     simulation_seed: int | None = None  # of a simulation
     start: str = ""  # digest of the model that training starts from
 

@@ -130,26 +130,9 @@ class Guarantee:
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
     servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
 
-    def simulated(self) -> "Guarantee":
-        """Return the promise of the same run with noise from a seed."""
-        return replace(self, seeded=True)
-
     def rests_on(self, kind: Kind) -> bool:
         """Return whether something of this kind is assumed."""
         return any(each.kind is kind for each in self.assumptions)
-
-    def assuming(self, more: Iterable[Assumption]) -> "Guarantee":
-        """Return the same promise under more assumptions."""
-        return replace(self, assumptions=together(self.assumptions, more))
-
-    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Guarantee":
-        """The promise of the same run on one trusted machine that holds the table and computes all answers itself.
-
-        What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
-        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
-        left are `assumptions` of the table.
-        """
-        return replace(self, curated=True, assumptions=together(assumptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,15 +281,21 @@ class RunPlan:
 
     def simulated(self) -> "RunPlan":
         """Return the same plan carried out with noise from a seed."""
-        return replace(self, guarantee=self.guarantee.simulated())
+        return replace(self, guarantee=replace(self.guarantee, seeded=True))
 
     def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
         """Return the same plan with a promise under more assumptions."""
-        return replace(self, guarantee=self.guarantee.assuming(more))
+        promise = self.guarantee
+        return replace(self, guarantee=replace(promise, assumptions=together(promise.assumptions, more)))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
-        """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
-        return replace(self, guarantee=self.guarantee.as_curated(assumptions))
+        """The same plan carried out on one trusted machine that holds the table and computes all answers itself.
+
+        What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
+        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
+        left are `assumptions` of the table.
+        """
+        return replace(self, guarantee=replace(self.guarantee, curated=True, assumptions=together(assumptions)))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""

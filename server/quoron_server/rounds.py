@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
@@ -38,11 +38,6 @@ LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
-
-
-def due_at(opened: float, seconds: float) -> float:
-    """Return the time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
-    return opened + (1 + PAUSE) * seconds
 
 
 def opening(due: float, now: float, seconds: float) -> float:
@@ -105,14 +100,6 @@ class Evaluations:
     release: Callable[[Vector, int], tuple[Sequence[Release], dict[str, Any]]]  # (d,), its number from 0 -> an event
     rounds: Container[int] = ()  # after which the iterate is evaluated
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda _: False  # whether to stop, by all events so far
-
-
-@runtime_checkable
-class Foreseen(Protocol):
-    """An algorithm that draws one Gaussian sample for each number of the model in every round, and says where."""
-
-    def noise_label(self, round_: int) -> tuple[str | int, ...]:
-        """Return the labels of that round's samples."""
 
 
 class Observer(Protocol):
@@ -321,11 +308,14 @@ def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -
 
 
 def _expect(algorithm: Algorithm[Any], drawn: NoiseAhead, round_: int) -> None:
-    """Begin with this round's noise and, on other threads, with that of the rounds after it."""
-    dimension = algorithm.plan.problem.dimension
-    if dimension >= LEAST_AHEAD and isinstance(algorithm, Foreseen):
+    """Begin with this round's noise and, on other threads, with that of the rounds after it.
+
+    Of an algorithm with a `noise_label` of every round's one Gaussian sample for each number of the model.
+    """
+    dimension, label_of = algorithm.plan.problem.dimension, getattr(algorithm, "noise_label", None)
+    if dimension >= LEAST_AHEAD and label_of is not None:
         for later in range(round_, min(round_ + drawn.threads, algorithm.plan.cost.rounds)):
-            drawn.expect(algorithm.noise_label(later), dimension)
+            drawn.expect(label_of(later), dimension)
 
 
 def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:

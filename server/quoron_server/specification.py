@@ -9,9 +9,7 @@ participation is public, since these say when a client sends.
 """
 
 import json
-import math
 from dataclasses import fields
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -147,13 +145,8 @@ def make_plan(specification: RunSpecification) -> RunPlan:
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )
     if specification.early_ends:
-        plan = ending_early(plan)
+        plan = plan.assuming([Assumption(Kind.EARLY_ENDS)])
     return plan.simulated() if specification.simulation else plan
-
-
-def ending_early(plan: RunPlan) -> RunPlan:
-    """Return the same plan for rounds that end once all have answered, with what its guarantee then assumes."""
-    return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
 def check_constants(specification: RunSpecification) -> None:
@@ -238,15 +231,6 @@ def require_private_participation(specification: RunSpecification) -> None:
             "Expected participation='private' through Flower, got 'public': its clients answer when they have "
             "computed, which their data move. Leave out privacy.min_cohort.participation, or submit to `quoron serve`."
         )
-
-
-def willing_needed(specification: RunSpecification) -> int:
-    """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉.
-
-    0 without one.
-    """
-    share = specification.min_cohort
-    return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
 def require_second_server(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from fake_coordinator import coordinator
+from one_answer import answer_from_wire
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_client.protocol.wire import question_to_wire
 
 D = 3
 TERMS = {

@@ -100,7 +100,7 @@ def lived(runs: int) -> Life:
                     one_run(store, number)
                     killed = look()
                     rows, head, _ = store.population.standing(0)
-                    word, charges = database.incarnation, store.population.charges("everyone")
+                    word, charges = database.incarnations[-1], store.population.charges("everyone")
                     counted = store.population.account("everyone").words()
         closed = look()
     names = tuple(charge.run for charge in charges)

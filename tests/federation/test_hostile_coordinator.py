@@ -24,12 +24,12 @@ import pytest
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
 from federation.crowd import carried_out, until
+from one_answer import answer_from_wire
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.federation import ClientState, client_state, session, work
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, SecondMoment, Status
-from quoron_client.protocol.wire import answer_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 
 ANSWERED, MISSING = Status.ANSWERED, Status.MISSING

@@ -33,6 +33,7 @@ from federation.crowd import (
 )
 from federation.test_service_same_bits import federated
 from federation.tls import client_config, transport
+from one_answer import answer_from_wire
 from quoron.data import Synthetic
 from quoron.engine.inline import InlineEngine
 from quoron.federation.control import Control
@@ -404,7 +405,7 @@ class TestParts:
         *before, last = heard(iter(pieces()))
         assert set(before) == {None}
         assert last == answer()
-        found = wire.answer_from_wire(answer(), (LONG,))[0]
+        found = answer_from_wire(answer(), (LONG,))[0]
         np.testing.assert_array_equal(found, np.arange(float(LONG)))
 
     @pytest.mark.parametrize(

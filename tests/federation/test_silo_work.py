@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
+from one_answer import answer_from_wire
 from quoron.cli.app import invoke
 from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
@@ -89,7 +90,7 @@ def alone(tmp_path: Path, place: int, task, number=0, **terms: object) -> tuple[
         worker = Worker(config, record)
         assert worker.consider(announced(**terms), FIRST + place).takes_part
         asked = wire.question_to_wire(Question(number, np.array([0]), task), 0, run="r", user=FIRST + place, seconds=60)
-        return wire.answer_from_wire(pb.Answer.FromString(worker.reply(asked)), task.answer_shape(D))
+        return answer_from_wire(pb.Answer.FromString(worker.reply(asked)), task.answer_shape(D))
 
 
 CONVOLVED = VECTOR.gradient

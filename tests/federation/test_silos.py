@@ -25,6 +25,7 @@ from federation.crowd import (
     specification,
 )
 from federation.silos import HonestSilos, Lie, Lying, Without, clients_of, scripted, silo_config, write_silos
+from one_answer import answer_from_wire
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import ConfigError, WireError
@@ -72,7 +73,7 @@ def lying(lie: Lie) -> Lying:
 
 def with_values(change: Callable[[np.ndarray], np.ndarray]) -> Lie:
     def lie(answer: pb.Answer) -> pb.Answer:
-        rows = wire.array_from_wire(answer.values, dtype="float64", max_numbers=1000)
+        rows = wire.array_from_wire(answer.values, "float64")
         answer.values.CopyFrom(wire.array_to_wire(change(rows)))
         return answer
 
@@ -271,7 +272,7 @@ def test_what_becomes_of_a_row_is_what_becomes_of_it_from_a_client_of_its_own(ma
     found = wire.rows_from_wire(whole, (3,), k)
     for row, status, values, become in zip(rows, statuses, found.values, found.status, strict=True):
         alone = pb.Answer(status=status, values=wire.array_to_wire(row))
-        expected, kind = wire.answer_from_wire(alone, (3,))
+        expected, kind = answer_from_wire(alone, (3,))
         np.testing.assert_array_equal(values, expected)
         assert become == kind
 

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.crowd import carried_out, complete, coordinator, from_items, inline_model, write_items
 from federation.tls import transport
@@ -38,7 +37,7 @@ from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import service
-from quoron_server.second_server.keys import public_pem
+from quoron_server.second_server.keys import signing_key, write_public
 from quoron_server.second_server.runs import Helped
 from quoron_server.second_server.service import SecondServer
 from quoron_server.service import ServeConfig, Transport, certificates, helping
@@ -348,11 +347,11 @@ class TestConsent:
 
     def test_another_helper_is_not_whoever_vouches_for_it(self, scene: Scene, tmp_path: Path) -> None:
         """Twin 5: a key that comes from the coordinator."""
-        own = Ed25519PrivateKey.generate()
+        own = signing_key(tmp_path / "own.key")
         consent = scene.leader.consent
         consent.signature = masked.signature_of(consent, own)
         assert not takes_part(scene, scene.announcement(consent=consent))
-        (tmp_path / "key.pem").write_bytes(public_pem(own.public_key()))
+        write_public(tmp_path / "own.key", tmp_path / "key.pem")
         with pytest.raises(IdentityError, match="quoron second-server key"):
             masked.read_second_server_key(scene.data)
         assert masked.read_second_server_key(tmp_path / "key.pem") == own.public_key()

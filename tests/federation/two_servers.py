@@ -14,7 +14,7 @@ from federation.tls import channel, transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_server.second_server.keys import public_pem
+from quoron_server.second_server.keys import write_public
 from quoron_server.second_server.service import SecondServer, SecondServerConfig
 from quoron_server.service import Coordinator, certificates
 from quoron_server.service.helping import SecondServerLink
@@ -59,7 +59,7 @@ def helper(place: Path, **changes: object) -> Iterator[SecondServer]:
     if not (place / "helper/certificate.pem").exists():
         operators(place)
     with in_a_thread(SecondServer(helper_config(place, **changes))) as running:
-        (place / "helper-key.pem").write_bytes(public_pem(running.signing.public_key()))
+        write_public(running.config.signing_key, place / "helper-key.pem")
         yield running
 
 

@@ -19,6 +19,7 @@ from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
+from one_answer import answer_from_wire
 from quoron.federation import flower_simulated
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
@@ -35,7 +36,7 @@ from quoron_client.protocol.questions import (
     Status,
 )
 from quoron_client.protocol.smoothing import Moreau
-from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_client.protocol.wire import question_to_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.apps import Training

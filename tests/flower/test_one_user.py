@@ -14,11 +14,12 @@ from flwr.clientapp import ClientApp
 from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import crossed
+from one_answer import answer_from_wire
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.questions import AverageGradient, Question, Status
-from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_client.protocol.wire import question_to_wire
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.specification import describe, make_plan
 

@@ -488,7 +488,7 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
     monkeypatch.setenv("QUORON_GROUP", "mine")
     serve_app(tmp_path, other)
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
-        assert Registry(database).users_count("mine") == USERS
+        assert sum(Registry(database).standing("mine").values()) == USERS
 
 
 @pytest.mark.parametrize("dies_at", ["Ledger.abandon", "PopulationLedger.release"])

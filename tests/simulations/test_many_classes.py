@@ -13,6 +13,7 @@ import pytest
 from scipy.optimize import minimize
 
 import quoron
+from one_answer import answer_from_wire
 from quoron import config as configs
 from quoron.data import from_table
 from quoron.data.table import ExcessLoss, TrainingObjective
@@ -24,7 +25,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import Owner
 from quoron_client.federation.work import Worker
-from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_client.protocol.wire import question_to_wire
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS

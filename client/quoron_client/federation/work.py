@@ -474,7 +474,7 @@ class _Query:
     @property
     def rules(self) -> dict[str, Any]:
         """The arguments of `ClientState.may_answer` and `ClientState.keep`."""
-        return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.may}
+        return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.spec.admits}
 
     def rows_of(self, found: Answers) -> bytes:
         """Return an answer of rows, as bytes."""

@@ -84,7 +84,7 @@ def question_from_values(values: Values) -> Question:
     message = pb.Question.FromString(bytes_of(values, "question"))
     _, number, _, task = wire.question_from_wire(message)
     sent = values_pb2.Array.FromString(bytes_of(values, "users"))
-    users = wire.array_from_wire(sent, dtype="int64", max_numbers=wire.MAX_NUMBERS)
+    users = wire.array_from_wire(sent, "int64")
     if users.ndim != 1 or not len(users):
         raise WireError("Expected the numbers of the users who are asked, got none.")
     wire.check_own(task, len(users))

@@ -21,7 +21,7 @@ Statement and proof: docs/privacy/two-servers.md.
 import logging
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from numpy.typing import NDArray
 
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
+from quoron_client.protocol.wire import array_from_wire, array_to_wire
 from quoron_privacy.errors import ConfigError, IdentityError, WireError
 from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
@@ -82,9 +82,7 @@ def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
     kind = _ROWS.get(message.kind)
     if kind is None:
         raise WireError(f"Expected rows that this client knows, got {message.kind[:40]!r}. Update the client.")
-    arrays = {
-        name: array_from_wire(each, dtype="float64", max_numbers=MAX_NUMBERS) for name, each in message.arrays.items()
-    }
+    arrays = {name: array_from_wire(each, "float64") for name, each in message.arrays.items()}
     known = {each.name: each.type for each in fields(kind)}
     whole = {name for name, kind_ in known.items() if kind_ in (int, bool, "int", "bool")}
     numbers: dict[str, Any] = {
@@ -214,10 +212,6 @@ class Masking:
     run_key: bytes
     expires: int
     fingerprint: bytes
-
-    def may(self, before: Collection[int], round_: int) -> bool:
-        """Return whether the plan lets one user answer in a round, after those `before`: count, separation, phase."""
-        return self.spec.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:
         """Return what a question makes of an answer, by the plan's spec. WireError for what is none of its rounds."""

@@ -238,7 +238,6 @@ GONE_AFTER = 50  # seconds until a connection that has died without a word count
 STEADY = (("grpc.http2.bdp_probe", 0),)
 
 _AXES = 3
-_NUMBERS = ("float64", "int64")
 
 
 class Body(NamedTuple):
@@ -376,12 +375,6 @@ def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
     return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
 
 
-def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Return values and status of one user, as `rows_from_wire`."""
-    found = rows_from_wire(message, shape, 1)
-    return found.values[0], Status(int(found.status[0]))
-
-
 def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool:
     """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
@@ -420,15 +413,15 @@ def _fill(message: values.Array, array: NDArray[Any], dtype: str) -> None:
     message.shape.extend(array.shape)
 
 
-def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> NDArray[Any]:
+def array_from_wire(message: values.Array, dtype: str) -> NDArray[Any]:
     """An array of its own memory, with up to three axes. Raises WireError unless it is of `dtype` ("float64", "int64"),
-    finite, and of at most `max_numbers` numbers."""
-    if dtype not in _NUMBERS or message.dtype != dtype:
+    finite, and of numbers that fit into a message."""
+    if message.dtype != dtype:
         raise WireError(f"Expected an array of {dtype}, got one of {message.dtype[:20]!r}.")
     shape = tuple(message.shape)
     # Each axis first: a product of enormous numbers would be slow, and with a zero axis among them small.
-    if len(shape) > _AXES or max(shape, default=0) > max_numbers or prod(shape) > max_numbers:
-        raise WireError(f"Expected an array of at most {_AXES} axes and {max_numbers:,} numbers, got another shape.")
+    if len(shape) > _AXES or max(shape, default=0) > MAX_NUMBERS or prod(shape) > MAX_NUMBERS:
+        raise WireError(f"Expected an array of at most {_AXES} axes and {MAX_NUMBERS:,} numbers, got another shape.")
     data = message.data  # each access copies it
     if len(data) != 8 * prod(shape):
         raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(data):,}.")
@@ -552,7 +545,7 @@ def _choice(message: Any, sent: str, _: Sizes) -> Any:
 def _array(axes: tuple[str, ...], kind: type, dtype: str, message: Any, sent: str, sizes: Sizes) -> NDArray[Any]:
     if len(axes) == 1 and axes[0] in _ALONE and not message.HasField(sent):
         return np.array([getattr(message, sent[:-1])], kind)
-    found = array_from_wire(getattr(message, sent), dtype=dtype, max_numbers=MAX_NUMBERS)
+    found = array_from_wire(getattr(message, sent), dtype)
     if axes[0] in _ALONE and found.ndim == len(axes) - 1:
         found = found[None]
     _check_shape(sent, found.shape, axes, sizes)

@@ -26,8 +26,7 @@ from quoron_server.federation import RunStore
 from quoron_server.flower.serving import Attendance, carry_out
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
-from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
-from quoron_server.storage.registry import EVERYONE
+from quoron_server.specification import describe_promise, require_open_cohorts
 
 Identities = Literal["keys", "partitions"]
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
@@ -41,7 +40,6 @@ class Training(Asked):
     """One private training run of a black box."""
 
     run: str
-    group: str = EVERYONE  # as whom all who come are enrolled
     identities: Identities = "keys"  # who is a user: the holder of a SuperNode's key, or a partition of a simulation
     seed: int = 0  # public randomness: slots and partition
     early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always
@@ -73,7 +71,7 @@ class Training(Asked):
         _require_fitting(self.algorithm, plan)
         plan = plan.assuming([ASSUMED[self.identities]])
         if self.ends_early:
-            plan = ending_early(plan)
+            plan = plan.assuming([Assumption(Kind.EARLY_ENDS)])
         if self.early_ends and self.identities == "keys" and not self.simulation:
             require_open_cohorts(plan)
         ALGORITHMS[self.algorithm].verify(plan)

@@ -123,18 +123,13 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def public_pem(key: Ed25519PublicKey) -> bytes:
-    """Return what clients and coordinators are given, by the second server's operator."""
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
 def public_fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the same to be read aloud: SHA-256."""
+    """Return the SHA-256 of a public key, to be read aloud."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def write_public(signing: Path, out: Path) -> str:
     """Return the public key of the one in `signing`, in a file that may be given to anybody; its fingerprint."""
     public = signing_key(signing).public_key()
-    replace_whole(out, public_pem(public), mode=PUBLIC)
+    replace_whole(out, public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=PUBLIC)
     return public_fingerprint(public)

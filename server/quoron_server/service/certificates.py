@@ -44,7 +44,7 @@ _log = logging.getLogger("quoron")
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
-_SLACK = dt.timedelta(minutes=5)  # clocks differ
+SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
 def revoke_all(file: Path, names: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class Revocations:
         >>> revoke_all(file, {})
         >>> revoked = Revocations(file)
         >>> revoke_all(file, {64 * "a": "client-7"})
-        >>> 64 * "a" in revoked, 64 * "b" in revoked
+        >>> 64 * "a" in revoked.now(), 64 * "b" in revoked.now()
         (True, False)
     """
 
@@ -92,9 +92,6 @@ class Revocations:
         self._file, self._seen = file, version(file)
         self._fingerprints = frozenset(read_revoked(file))
         self._closed = False
-
-    def __contains__(self, fingerprint: str) -> bool:
-        return fingerprint in self.now()
 
     def now(self) -> frozenset[str]:
         """Return every fingerprint on the list, which is read again if it has changed.
@@ -168,7 +165,9 @@ def _signer(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
     """Return the first authority in authority.pem, and its key."""
     authority, path = load(folder / TRUSTED), folder / f"{AUTHORITY}.key"
     if (key := _stored_key(path)).public_key() != authority.public_key():
-        raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {path}, got another. Put it back.")
+        raise IdentityError(
+            f"Expected the key of {common_name(authority.subject)!r} in {path}, got another. Put it back."
+        )
     return authority, key
 
 
@@ -206,8 +205,8 @@ def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> 
     key = fingerprint(certificate)
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}+00:00"
     kind = _kind(certificate)
-    shown = common_name(certificate) if kind == AUTHORITY else name
-    issuer = _title(certificate.issuer)
+    shown = common_name(certificate.subject) if kind == AUTHORITY else name
+    issuer = common_name(certificate.issuer)
     return Entry(kind, shown, group(certificate), issuer, ends, days_left(certificate), key in listed, key)
 
 
@@ -221,7 +220,8 @@ def _kind(certificate: x509.Certificate) -> str:
     return "client"
 
 
-def _title(name: x509.Name) -> str:
+def common_name(name: x509.Name) -> str:
+    """Return what people call a holder; "" where nothing is said."""
     names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 
@@ -349,12 +349,12 @@ def strong(certificate: x509.Certificate) -> bool:
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    return any(issued(each, chain[0]) or (_delegates(each) and leads_to(chain, [each])) for each in authorities)
-
-
-def _delegates(authority: x509.Certificate) -> bool:
-    stands = constraints(authority)
-    return stands is not None and stands.ca and stands.path_length != 0
+    for each in authorities:
+        stands = constraints(each)
+        delegates = stands is not None and stands.ca and stands.path_length != 0
+        if issued(each, chain[0]) or (delegates and leads_to(chain, [each])):
+            return True
+    return False
 
 
 def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
@@ -372,11 +372,6 @@ def group(certificate: x509.Certificate) -> str | None:
     """Return the group that the authority put its holder in: the organisational unit of the subject."""
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     return str(units[0].value) if units else None
-
-
-def common_name(certificate: x509.Certificate) -> str:
-    """Return the name of its holder, for people."""
-    return _title(certificate.subject)
 
 
 def read(path: Path) -> bytes:
@@ -415,7 +410,7 @@ def _builder(
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    begins = now - _SLACK + min(lifetime, dt.timedelta())  # a negative lifetime is one that is over
+    begins = now - SLACK + min(lifetime, dt.timedelta())  # a negative lifetime is one that is over
     return builder.not_valid_before(begins).not_valid_after(now + lifetime)
 
 

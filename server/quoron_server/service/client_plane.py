@@ -29,7 +29,7 @@ from quoron_server.service.client_stream import ClientStream
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
 from quoron_server.service.running import RunStopped
 from quoron_server.service.security import Caller, Trust
-from quoron_server.storage.registry import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
+from quoron_server.storage.registry import ForgottenKey, NotEnrolled, RotatedKey
 
 Place = tuple[str, int]  # address and port
 
@@ -249,10 +249,10 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, records.GONE) from None
-        except (OtherGroup, OtherPeople, RotatedKey) as error:
+        except (NotEnrolled, RotatedKey) as error:
             _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: records.ROTATED}
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
+            words = records.ROTATED if isinstance(error, RotatedKey) else error.outside
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
         return pb.EnrolReply(user=user, agreed=charges, store=store, people=said).SerializeToString()
@@ -447,7 +447,7 @@ class ClientPlane:
     def _admit(self, caller: Caller) -> None:
         """Refuse a client whose certificate is revoked, has expired, or cannot be checked, also during a stream."""
         try:
-            revoked = self._revoked is not None and caller.identity in self._revoked
+            revoked = self._revoked is not None and caller.identity in self._revoked.now()
         except ConfigError:
             raise Refused(grpc.StatusCode.UNAVAILABLE, certificates.CLOSED) from None
         if revoked:

@@ -15,8 +15,8 @@ from quoron_client.protocol import MOST_PEOPLE, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.rounds import Evaluate
+from quoron_server.service.client_plane import LEAVING, ClientPlane, ConnectionLimiter
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
-from quoron_server.service.client_plane import ClientPlane, ConnectionLimiter
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
@@ -169,4 +169,4 @@ class Coordinator(Program):
             ]
         finally:
             await self.manager.stop()
-            self.sessions.dismiss()
+            self.sessions.disconnect(self.sessions.here(), LEAVING)

@@ -112,16 +112,6 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return event | {"public": {**event["public"], "missing": missing}}
 
 
-def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> str:
-    """Return who was missing in a run that ended below its minimum cohort, for people.
-
-    In its last round, if it had come to one.
-    """
-    if event is None:
-        return f" Missing: {_listed(unwilling)}."
-    public = event["public"]
-    return f" {public['answered']} messages came; missing: {_listed(public.get('missing', ()))}."
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of many, for people."""
     return ", ".join(names[:MOST_SHOWN]) + (" and others" if len(names) > MOST_SHOWN else "")

@@ -45,7 +45,7 @@ from quoron_server.service.sessions import Sessions
 from quoron_server.silos import homes
 from quoron_server.specification import OtherPlan, RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.registry import OPEN, SERVICE, OtherPeople, State, TooFewActive
+from quoron_server.storage.registry import OPEN, SERVICE, NotEnrolled, State, TooFewActive
 from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
@@ -111,7 +111,7 @@ class Manager:
         self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)
         self.population = self._store.population
-        self.records = Records(database, float if plaintext else security.put_back)
+        self.records = Records(self._store, float if plaintext else security.put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
         self._helping = None if link is None else two_servers.Helping(link, database)
@@ -175,10 +175,10 @@ class Manager:
     async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "", people: int = 1) -> int:
         """Return the user of an identity, its number in the population; of a client with several, that of the first.
 
-        Raises OtherPeople beyond the users that one client may have here.
+        Raises NotEnrolled beyond the users that one client may have here.
         """
         if people > (most := self._config.max_users_per_client):
-            raise OtherPeople(
+            raise NotEnrolled(
                 f"Expected a client of at most {most:,} people, got one that answers for {people:,}: each "
                 "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
                 f"--set max_users_per_client={people}`."

@@ -29,8 +29,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.plan import EVERYONE
 from quoron_server.service.certificates import Version, version
 from quoron_server.storage.database import Database
-from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import OPEN, Registry, State
+from quoron_server.storage.registry import OPEN, State
 from quoron_server.storage.store import software
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
@@ -163,7 +162,7 @@ class Metrics(ServerMetrics[Stored]):
     ) -> None:
         super().__init__(database, days_left)
         self._manager, self._transport = manager, transport
-        self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._registry, self._population = manager.registry, manager.population
         self._place = database.path
         self._file = _inode(self._place)
         self.whole = True  # the chain, when it was last verified
@@ -174,8 +173,15 @@ class Metrics(ServerMetrics[Stored]):
     def _own(self, stored: Stored | None) -> Iterator[Metric]:
         yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
         yield from self._of_store(stored)
-        yield from self._of_runs()
-        yield from self._of_time()
+        runs = self._manager.standing()
+        for name, words in _PER_RUN.items():
+            found = [({"run": run}, figures.get(name)) for run, figures in runs.items()]
+            yield family(name, words, [(labels, number) for labels, number in found if number is not None])
+        # How long things take, where nothing follows from an answer: a round's own work alone may depend on them.
+        yield from self._manager.records.waits.collect()
+        yield from self._manager.counts.commits.collect()
+        late = "Rounds that opened late, as the work of the one before took longer than its pause."
+        yield family("rounds_late_total", late, self._manager.sessions.late, "counter")
         yield from self._of_doors()
 
     async def watch_chain(self) -> None:
@@ -240,19 +246,6 @@ class Metrics(ServerMetrics[Stored]):
         yield family("epsilon_limit", "The group's limit.", limit)
         yield family("epsilon_left", "The largest ε of a run that still fits, with δ = 0 and no μ.", epsilon)
         yield family("mu_left", "The largest μ of a Gaussian run that still fits.", mu)
-
-    def _of_runs(self) -> Iterator[Metric]:
-        runs = self._manager.standing()
-        for name, words in _PER_RUN.items():
-            found = [({"run": run}, figures.get(name)) for run, figures in runs.items()]
-            yield family(name, words, [(labels, number) for labels, number in found if number is not None])
-
-    def _of_time(self) -> Iterator[Metric]:
-        """How long things take, where nothing follows from an answer: a round's own work alone may depend on them."""
-        yield from self._manager.records.waits.collect()
-        yield from self._manager.counts.commits.collect()
-        text = "Rounds that opened late, as the work of the one before took longer than its pause."
-        yield family("rounds_late_total", text, self._manager.sessions.late, "counter")
 
     def _of_doors(self) -> Iterator[Metric]:
         yield family("clients_connected", "Connected clients.", self._manager.sessions.connected)

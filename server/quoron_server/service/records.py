@@ -26,14 +26,12 @@ from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.journal import Feed, missing_words, named, public
+from quoron_server.service.journal import Feed, listed, named, public
 from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
-from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
-from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import OPEN, Registry, RunRow, User
+from quoron_server.storage.registry import OPEN, RunRow, User
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
@@ -56,15 +54,15 @@ class UnknownRun(ConfigError):
 class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
-    def __init__(self, database: Database, put_back: Callable[[], float] = float) -> None:
+    def __init__(self, store: RunStore, put_back: Callable[[], float] = float) -> None:
         """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting.
 
         `put_back`: seconds by which this machine's clock was put back.
         """
-        self._database, self.put_back = database, put_back
+        self._database, self._registry, self._population = store.database, store.registry, store.population
+        self.put_back = put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
-        self._registry, self._population = Registry(database), PopulationLedger(database)
         self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
         for queue in ("plan", "read"):
             self.waits.labels(queue)  # it is there from the start
@@ -162,10 +160,13 @@ class Records:
         return [named(event, names) for event in events]
 
     async def missing(self, run: str, unwilling: Sequence[int]) -> str:
-        """Who was missing in a run that ended below its minimum cohort, for people; `unwilling` if it never began."""
+        """Who was missing in the last round of a run that ended below its minimum cohort, for people; `unwilling` if it
+        never began."""
         events = await self._read(lambda: self.events(run))
-        names = () if events else await self._read(lambda: self._registry.called(unwilling))
-        return missing_words(events[-1] if events else None, names)
+        if not events:
+            return f" Missing: {listed(await self._read(lambda: self._registry.called(unwilling)))}."
+        last = events[-1]["public"]
+        return f" {last['answered']} messages came; missing: {listed(last.get('missing', ()))}."
 
     async def row(self, run: str) -> RunRow:
         """One run as it is stored."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from functools import reduce
 from operator import add
 from typing import Any
@@ -27,7 +28,7 @@ from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
 from quoron_server.service.sessions import RunSession, Sessions, poll_seconds
-from quoron_server.specification import RunSpecification, willing_needed
+from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
 
 
@@ -156,8 +157,9 @@ class Running(Observer):
 
     @property
     def needed(self) -> int:
-        """Number of members that must agree."""
-        return willing_needed(self.specification)
+        """Members who have to agree before anybody is asked: the minimum cohort's share of all, ⌈q n⌉; 0 without."""
+        share = self.specification.min_cohort
+        return 0 if share is None else math.ceil(Fraction(repr(share)) * self.specification.problem.users)
 
     async def gather(self, session: RunSession, begins: float, *, over: bool = False) -> None:
         """Wait until enough members have agreed, from loop time `begins` on as long as declared. Raises BelowMinCohort

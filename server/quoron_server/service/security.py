@@ -24,7 +24,7 @@ from quoron_client.protocol.identity import days_left, ending
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
 from quoron_server.service import certificates
-from quoron_server.service.certificates import Revocations, Version, version
+from quoron_server.service.certificates import SLACK, Revocations, Version, version
 
 _log = logging.getLogger("quoron")
 _A_DAY = dt.timedelta(days=1)  # between two warnings of what ends soon
@@ -37,7 +37,6 @@ EXPIRED = "This client's certificate is not valid now. Renew it, or correct the 
 WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
 STRANGE = "This client's certificate comes from an authority that is not trusted here now. Renew it, and come back."
 FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
-SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has checked the beginning by this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +259,13 @@ def caller(
     except IdentityError:
         return None
     chain = (certificate, *(each for each in above if each != certificate))
-    return Caller(
-        certificates.fingerprint(certificate),
-        certificates.group(certificate) or EVERYONE,
-        chain,
-        _objection(chain, authorities),
-        certificates.common_name(certificate),
-    )
-
-
-def _objection(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> str | None:
-    """Return what gRPC's TLS lets pass and we do not."""
-    if not certificates.strong(chain[0]):
-        return WEAK
-    return None if certificates.near(chain, authorities) else FAR
+    objection = None  # to what gRPC's TLS lets pass and we do not
+    if not certificates.strong(certificate):
+        objection = WEAK
+    elif not certificates.near(chain, authorities):
+        objection = FAR
+    group, name = certificates.group(certificate) or EVERYONE, certificates.common_name(certificate.subject)
+    return Caller(certificates.fingerprint(certificate), group, chain, objection, name)
 
 
 def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:

@@ -97,6 +97,12 @@ class Cohort:
         rows = [self.rows[client] for client in self.rows.keys() - self.persons.keys()]
         return np.sort(np.concatenate([np.zeros(0, np.intp), *rows]))
 
+    def sum_length(self, shape: tuple[int, ...]) -> int:
+        """Return how many numbers a silo's sum of rows of that shape has; 0 where all send rows."""
+        if self.sums is None or self.question.reduction is None:
+            return 0
+        return len(self.question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
+
     @property
     def shared(self) -> bool:
         """Whether all clients of one user are asked the same question."""
@@ -146,13 +152,6 @@ class Cohort:
         one = 8 * task.numbers_down + 1
         most = max((len(self.rows[client]) for client in clients), default=1)
         return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
-
-
-def summed(question: Question, shape: tuple[int, ...]) -> int:
-    """Return the length of a sum of rows of that shape."""
-    if question.reduction is None:
-        return 0
-    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
 
 
 @dataclass(slots=True, eq=False)
@@ -205,8 +204,7 @@ class RunSession:
     absent: set[int] = field(default_factory=set)  # connected and declining
     agreed: set[int] = field(default_factory=set)  # that have agreed to take part, and may have disconnected since
     asked: dict[int, _Asked] = field(default_factory=dict)
-    persons: Counter[int] = field(default_factory=Counter)  # members of each client
-    users: Set[int] = frozenset()  # the clients, by the numbers of their first users
+    persons: Counter[int] = field(init=False)  # members of each client
     summed: tuple[Sums, ...] = ()  # that silos sent in place of rows in the last round
     sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
@@ -218,7 +216,11 @@ class RunSession:
 
     def __post_init__(self) -> None:
         self.persons = Counter(homes(self.members, self.silos).tolist())
-        self.users = self.persons.keys()
+
+    @property
+    def users(self) -> Set[int]:
+        """The clients, by the numbers of their first users."""
+        return self.persons.keys()
 
     @property
     def everybody(self) -> bool:
@@ -332,12 +334,6 @@ class Sessions:
                 session.present.discard(user)
                 session.absent.discard(user)
 
-    def dismiss(self) -> None:
-        """End every stream: the coordinator is stopping."""
-        for connection in list(self._here.values()):
-            self.leave(connection)
-            connection.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
-
     async def consent(self, connection: ClientStream, message: pb.Consent) -> None:
         """Note that a client takes part in a run from now on, or does not. Waits for space to ask it."""
         session, user = self.runs.get(message.run), connection.user
@@ -381,8 +377,9 @@ class Sessions:
             return found
         current, asked = found
         taken = self._take_masked if isinstance(message, pb.MaskedAnswer) else self._take
-        if not taken(current, asked, user, message):
-            self._count_wrong(user, message.run)
+        fitted = taken(current, asked, user, message)
+        if not fitted and not self.runs[message.run].secret_cohorts:  # a count would reveal who is in one
+            self.wrong_answers[user] += 1
         current.up += GRPC + size
         self._mark_done(current, asked)
         return pb.VERDICT_TAKEN
@@ -411,11 +408,6 @@ class Sessions:
             current.values.view(np.uint64)[row], current.sealed[row] = made[0], Sealed(question, made[1])
             current.status[row] = Status.ANSWERED
         return made is not None
-
-    def _count_wrong(self, user: int, run: str) -> None:
-        """Count an answer of a wrong type or length, unless that would reveal who is in a secret cohort."""
-        if not self.runs[run].secret_cohorts:
-            self.wrong_answers[user] += 1
 
     def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """Return the open round and the question of an answer, by its names alone; otherwise the verdict."""
@@ -489,7 +481,7 @@ class Sessions:
             left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
-            length=summed(question, shape) if cohort.sums is not None else 0,
+            length=cohort.sum_length(shape),
             apart=apart,
         )
         # A round that is asked again, after a failed write, is answered again, by others too if sampling is new.
@@ -509,7 +501,7 @@ class Sessions:
         finally:
             session.open, session.moved = None, (current.down, current.up)
             session.summed, session.sealed = tuple(current.sums.values()), current.sealed
-            session.due = -math.inf if early_ends else rounds.due_at(opened, seconds)
+            session.due = -math.inf if early_ends else opened + (1 + rounds.PAUSE) * seconds
             current.passed.set()
             if cohort.parted:
                 for connection in [

@@ -13,7 +13,6 @@ run that was open has ended: nothing is released a second time, and the charges 
 """
 
 import base64
-import glob
 import hashlib
 import json
 import os
@@ -29,7 +28,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quoron_client.durable import PRIVATE, sync_folder
+from quoron_client.durable import PRIVATE, clear, sync_folder
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.storage import ledger, lifetime_ledger, registry
 from quoron_server.storage.database import Database, as_metadata, parse
@@ -226,7 +225,7 @@ def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) ->
     unreleased = ledger.Ledger.unreleased(database)
     for run in unreleased:
         ledger.Ledger.within(database, run).abandon()
-    return Restored(database.incarnation, (*ended, *sorted(unreleased - known)))  # a run folder has no registry
+    return Restored(database.incarnations[-1], (*ended, *sorted(unreleased - known)))  # a run folder has no registry
 
 
 def _sqlite(path: Path) -> str:
@@ -244,6 +243,5 @@ def _draft(path: Path, doing: str) -> Iterator[Path]:
     except OSError as error:
         raise LedgerUnavailable(f"Cannot {doing}: {error.strerror}.") from error
     finally:
-        for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
-            with suppress(OSError):
-                leftover.unlink()
+        with suppress(OSError):
+            clear(draft)

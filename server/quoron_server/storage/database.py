@@ -77,33 +77,6 @@ def make_engine(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def own(connection: sa.Connection, name: str) -> None:
-    """Take the owner's lock of a PostgreSQL database, waiting a little for a process that has just been killed."""
-    connection.execute(sa.text(f"SET lock_timeout = '{OWNED}'"))
-    try:
-        connection.execute(sa.select(sa.func.pg_advisory_lock(LOCK)))
-    except sa.exc.OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != "55P03":
-            raise
-        raise LedgerUnavailable(
-            f"Cannot use the ledger {name}: another coordinator owns it. Wait for it or end it.", outside=OUTSIDE
-        ) from None
-    connection.execute(sa.text("SET lock_timeout = 0"))
-    connection.commit()
-
-
-def as_ledger_error(error: Exception, name: str, *, sqlite: bool) -> LedgerError:
-    """Return the same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
-    original: Any = getattr(error, "orig", None) or error
-    text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
-    if sqlite:
-        return sqlite_error(text, name)
-    message = f"Cannot use the ledger {name}: {text.strip().partition(chr(10))[0].rstrip('.')}. "
-    if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
-        return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
-    return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
-
-
 def _durable_postgres(connection: Any, _record: Any) -> None:
     """Never acknowledge what a power loss could take back."""
     with connection.cursor() as cursor:
@@ -159,18 +132,32 @@ class Database(Store):
             execute("SELECT pg_advisory_xact_lock(?)", [LOCK + 1])
 
     def _connect(self) -> sa.Connection:
-        """By an owner only if nobody else has been one since."""
         fresh = self._engine.connect()
         try:
             if self._sole:
-                own(fresh, self.name)
-                self._check_owner(fresh)
+                self._own(fresh)
         except BaseException:
             self._end(fresh)
             raise
         return fresh
 
-    def _check_owner(self, connection: sa.Connection) -> None:
+    def _own(self, connection: sa.Connection) -> None:
+        """Take the owner's lock of a PostgreSQL database, waiting a little for a process that has just been killed.
+
+        LedgerError if another has owned it since this one lost its connection.
+        """
+        connection.execute(sa.text(f"SET lock_timeout = '{OWNED}'"))
+        try:
+            connection.execute(sa.select(sa.func.pg_advisory_lock(LOCK)))
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != "55P03":
+                raise
+            raise LedgerUnavailable(
+                f"Cannot use the ledger {self.name}: another coordinator owns it. Wait for it or end it.",
+                outside=OUTSIDE,
+            ) from None
+        connection.execute(sa.text("SET lock_timeout = 0"))
+        connection.commit()
         if self._owner:
             ((last,),) = connection.exec_driver_sql("SELECT owner FROM meta")
             connection.commit()
@@ -216,7 +203,14 @@ class Database(Store):
         return cast(sqlite3.Connection, connection.connection.driver_connection)
 
     def _as_ledger_error(self, error: Exception) -> LedgerError:
-        return as_ledger_error(error, self.name, sqlite=self.path is not None)
+        original: Any = getattr(error, "orig", None) or error
+        text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
+        if self.path is not None:
+            return sqlite_error(text, self.name)
+        message = f"Cannot use the ledger {self.name}: {text.strip().partition(chr(10))[0].rstrip('.')}. "
+        if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
+            return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
+        return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
 
 
 def as_metadata(tables: Iterable[Table]) -> sa.MetaData:

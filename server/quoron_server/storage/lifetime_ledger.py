@@ -319,8 +319,9 @@ class PopulationLedger:
 
                 def append(kind: str, payload: Row) -> None:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
-                    head = row_hash(known.head, row)
-                    _chain.insert(execute, row | {"hash": head, "payload": canonical(payload)})
+                    text = canonical(payload)
+                    head = row_hash(known.head, row, text)
+                    _chain.insert(execute, row | {"hash": head, "payload": text})
                     self._database.keep_head(head)
                     written.append(row | {"hash": head})
 

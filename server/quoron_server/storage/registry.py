@@ -185,12 +185,8 @@ class User:
         return asdict(self) | {"seen": datetime.fromtimestamp(self.seen, UTC).isoformat(timespec="minutes")}
 
 
-class OtherGroup(LedgerError):
-    """A user is known in another group than the one that its certificate names."""
-
-
-class OtherPeople(LedgerError):
-    """A client says that it answers for another number of people than when it was enrolled."""
+class NotEnrolled(LedgerError):
+    """A client is known in another group, or with another number of people; `outside` is what it is told."""
 
 
 class TooFewActive(LedgerError):
@@ -248,8 +244,7 @@ class Registry:
     ) -> int:
         """The number of the user with this key, new or known, who is here: it is seen; of so many people the first's.
 
-        OtherGroup if known in another group, OtherPeople if for another number of people, RotatedKey for a key that was
-        somebody's.
+        NotEnrolled if known in another group or for another number of people, RotatedKey for a key that was somebody's.
         """
         count(people=people)
         called = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
@@ -263,12 +258,13 @@ class Registry:
                 return user
             stored = str(known._mapping["group"])
             if stored != group:
-                raise OtherGroup(
+                raise NotEnrolled(
                     f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes "
-                    "group: what was guaranteed to it is added up there."
+                    "group: what was guaranteed to it is added up there.",
+                    outside="This client cannot be enrolled here.",
                 )
             if known.people != people:
-                raise OtherPeople(
+                raise NotEnrolled(
                     f"Expected {known.people:,} people of the client that is enrolled as user {known.user}, got "
                     f"{people:,}. A client always has the same number of people, as each is a user with a number. Give "
                     "the same number: with fewer in the client's file, the others are absent. For more, enrol a "
@@ -296,10 +292,9 @@ class Registry:
                 late = USERS.c.user.in_(some), USERS.c.seen < at
                 connection.execute(USERS.update().where(*late).values(seen=at))
 
-    def users_count(self, group: str | None = None) -> int:
-        """Return how many have enrolled, in `group` or at all."""
-        query = sa.select(sa.func.sum(USERS.c.people))
-        return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0] or 0)
+    def users_count(self) -> int:
+        """Return how many have enrolled."""
+        return int(self._database.all(sa.select(sa.func.sum(USERS.c.people)))[0][0] or 0)
 
     def silos(self) -> dict[int, int]:
         """Return how many people each client of several has, by the number of its first."""
@@ -370,17 +365,17 @@ class Registry:
 
     def away(self, user: int) -> None:
         """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
-        found = self._by_number(user)
+        found = self.find(str(user))
         if found.state == "retired":
             raise ConfigError(f"Expected a user who is active or away, got user {user}, retired: {found.why}.")
-        self._say([user], "away", _SAID)
+        self._say([found.user], "away", _SAID)
 
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError for one without a key."""
-        found = self._by_number(user)
+        found = self.find(str(user))
         if found.why in (ROTATED, FORGOTTEN):
             raise ConfigError(f"Expected a user who has a key, got user {user}: {found.why}.")
-        self._say([user], "active", "")
+        self._say([found.user], "active", "")
 
     def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
         """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
@@ -448,10 +443,8 @@ class Registry:
         found: dict[int, str] = {}
         silos = self.silos()
         clients = homes(np.array(users, np.int64), silos).tolist()
-        known = sorted(set(clients))
-        for start in range(0, len(known), _AT_ONCE):
-            some = USERS.c.user.in_(known[start : start + _AT_ONCE])
-            for row in self._database.all(sa.select(USERS).where(some)):
+        for some in _batched(sorted(set(clients)), _AT_ONCE):
+            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
                 people = f" ({row.people:,} people)" if row.people > 1 else ""
                 found[int(row.user)] = (row.name or row.fingerprint[:_SHOWN]) + people
         return [found.get(client, f"user {client}") for client in clients]
@@ -528,7 +521,8 @@ class Registry:
     def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
         """Name and state of the runs with users of client `user` as members that have ended, from the latest, at most
         so many."""
-        seated = sa.select(_slots.c.run).where(self._of(_slots, user))
+        last = user + self.silos().get(user, 1) - 1
+        seated = sa.select(_slots.c.run).where(_slots.c.user.between(user, last))
         query = sa.select(_runs.c.run, _runs.c.state).where(_runs.c.run.in_(seated))
         ended = query.where(_runs.c.state.not_in(OPEN))
         rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
@@ -563,21 +557,11 @@ class Registry:
         connection.execute(DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
         return draw(seed, active, n)
 
-    def _of(self, slots: sa.FromClause, client: int) -> sa.ColumnElement[bool]:
-        """Seats of a client's users."""
-        return slots.c.user.between(client, client + self.silos().get(client, 1) - 1)
-
     def _say(self, users: Iterable[int], state: UserState, why: str) -> None:
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
                 which = USERS.c.user.in_(some), *([USERS.c.state != "retired"] if state == "retired" else [])
                 connection.execute(USERS.update().where(*which).values(state=state, why=why))
-
-    def _by_number(self, user: int) -> User:
-        rows = self._database.all(sa.select(USERS).where(USERS.c.user == user))
-        if not rows:
-            raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
-        return self._told(rows[0])
 
     def _told(self, row: Any) -> User:
         late = row.state == "active" and row.seen < self._cutoff()

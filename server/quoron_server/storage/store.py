@@ -99,13 +99,12 @@ def acts(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def row_hash(previous: str, row: Row) -> str:
-    """SHA-256 of the previous row's hash and this row without its own, as hexadecimal digits."""
-    return hash_of(previous, row, canonical(row["payload"]))
+def row_hash(previous: str, row: Row, payload: str | None = None) -> str:
+    """SHA-256 of the previous row's hash and this row without its own, as hexadecimal digits.
 
-
-def hash_of(previous: str, row: Row, payload: str) -> str:
-    """Return the same, of a payload that is canonical JSON already."""
+    `payload` is the row's as canonical JSON, where that is at hand.
+    """
+    payload = canonical(row["payload"]) if payload is None else payload
     kind, time = json.dumps(row["kind"]), json.dumps(row["time"])
     text = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
     return hashlib.sha256((previous + text).encode()).hexdigest()
@@ -152,7 +151,7 @@ def verify_stored(rows: Sequence[Row], head: str, first: int) -> None:
                 f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
             )
         try:
-            whole = row["kind"] in KINDS and hash_of(head, row, row["payload"]) == row["hash"]
+            whole = row["kind"] in KINDS and row_hash(head, row, row["payload"]) == row["hash"]
         except (ValueError, TypeError):  # of another type, or no text
             whole = False
         if not whole:
@@ -319,13 +318,11 @@ class Store:
 
     @property
     def incarnations(self) -> tuple[str, ...]:
-        """The random words of this store: that with which it began, and one for each time it was restored."""
-        return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
+        """The random words of this store: that with which it began, and one for each time it was restored.
 
-    @property
-    def incarnation(self) -> str:
-        """The last of them, which no other store has."""
-        return self.incarnations[-1]
+        No other store has the last of them.
+        """
+        return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
 
     def renew(self, before: Sequence[str]) -> None:
         """Give a restored store one more random word, after those `before` of the store that it was copied from."""

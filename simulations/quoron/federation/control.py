@@ -94,7 +94,7 @@ class Control(AbstractContextManager["Control"]):
     def model(self, run: str) -> NDArray[np.float64]:
         """Return the released model of a complete run, shape (d,)."""
         array = self._called(self._stub.Model, pb.RunReference(run=run))
-        model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
+        model: NDArray[np.float64] = wire.array_from_wire(array, "float64")
         return model
 
     def backup(self, out: Path | None = None) -> tuple[str, str]:

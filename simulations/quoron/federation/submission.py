@@ -18,6 +18,7 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
@@ -26,7 +27,6 @@ from quoron_server.specification import (
     LONGEST_WAITING,
     WAITING,
     RunSpecification,
-    ending_early,
     require_fitting,
     require_private_participation,
     require_telling,
@@ -70,7 +70,7 @@ def specify(
         require_private_participation(specification)
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
-    plan = ending_early(plan) if early_ends else plan
+    plan = plan.assuming([Assumption(Kind.EARLY_ENDS)]) if early_ends else plan
     return specification, plan.simulated() if specification.simulation else plan
 
 

@@ -116,7 +116,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     shares = data_quality.label_shares(encoding, quality, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
     if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, items, apart, source)) is not None:
-        promise, told = prepared.planned.plan.guarantee.simulated(), ending.release(model.weights, 0)[1]
+        promise, told = prepared.planned.plan.simulated().guarantee, ending.release(model.weights, 0)[1]
         measured = evaluated.evaluation(promise, held.declared.loss, encoding, model.weights, told)
         model = replace(model, evaluation=measured)
     return model, plan, len(events)

@@ -349,14 +349,14 @@ class TableSearch(Printed):
 
     def promised(self, plan: RunPlan) -> RunPlan:
         """Return the plan of a trial with what the whole search promises."""
-        assumed = (Assumption(self.price.assumed),)
         made = replace(
             plan.guarantee,
             epsilon=self.price.epsilon,
             delta=self.price.delta,
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
-        ).assuming(assumed)
-        return replace(plan, guarantee=made.simulated() if self.seeded else made)
+        )
+        searched = replace(plan, guarantee=made).assuming([Assumption(self.price.assumed)])
+        return searched.simulated() if self.seeded else searched
 
     def account(self) -> AbstractContextManager[PopulationLedger | None]:
         """Return the privacy ledger, open; None for a simulation, which is not charged."""
