@@ -186,7 +186,7 @@ class User:
 
 
 class NotEnrolled(LedgerError):
-    """A client is known in another group, or with another number of people; `outside` is what the client gets to read."""
+    """A client is known in another group, or with another number of people; `outside` is what the client reads."""
 
 
 class TooFewActive(LedgerError):
