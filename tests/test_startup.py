@@ -39,7 +39,7 @@ def loaded(code: str) -> set[str]:
 # What libraries take where it happens to be there, and what a plain install of theirs brings for that.
 AT_HAND = {"PyYAML", "cffi", "coverage", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
 NUMBERS = {"llvmlite", "numba", "numpy", "scipy"}
-STORE = {"cryptography", "platformdirs", "protobuf"}
+STORE = {"cryptography", "platformdirs"}
 SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-extensions", "typing-inspection"}
 FRAMES = {"pandas", "pyarrow", "python-dateutil", "six"}  # of who has one
 MADE_UP = """
@@ -65,8 +65,8 @@ quoron.train(
 DOORS = {  # the distributions that each brings, by name: no database, no gRPC, no Flower, no web framework
     "import": ("import quoron", set()),
     "mean": (MADE_UP + MEAN, NUMBERS | STORE),
-    "train_rows": (MADE_UP + ROWS, NUMBERS | STORE | SETTINGS | {"pyarrow"}),
-    "train": (MADE_UP + TRAIN, NUMBERS | STORE | SETTINGS | FRAMES | {"rich"}),
+    "train_rows": (MADE_UP + ROWS, NUMBERS | STORE | SETTINGS | {"protobuf", "pyarrow"}),
+    "train": (MADE_UP + TRAIN, NUMBERS | STORE | SETTINGS | FRAMES | {"protobuf", "rich"}),
 }
 
 
