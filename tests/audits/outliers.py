@@ -302,7 +302,7 @@ def iterate_audits():
         {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in kappas}
         | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in kappas}
         | {
-            "a sixteenth of the noise": case(name="lottery, weighted, kappa 2", scenario="antipodal", noise=1 / 16),
+            "a sixteenth of the noise": case(name="kappa 2", scenario="antipodal", noise=1 / 16),
         },
     )
 
