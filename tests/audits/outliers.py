@@ -21,8 +21,9 @@ from quoron_privacy.robust import coordinate_median as median
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.filter.concentration import score_error, scores
-from quoron_privacy.robust.lottery import TICKETS
-from quoron_privacy.robust.outlier_mean import score_step
+from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, verify_laplace_test
+from quoron_privacy.robust.lottery import TICKETS, Lottery
+from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale, score_step
 from quoron_privacy.robust.robust_mean import release_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import method
@@ -232,10 +233,15 @@ def iterate_audits():
     τ = 1. What is seen is what is released: the noisy mean, or silence.
     """
     epsilon, delta, chains, silent, far = 1.0, 1e-3, 300, 1e12, 1e5
-    kappas = {"kappa 1": 1, "kappa 2": 2}
+    kappas, names = {"kappa 1": 1, "kappa 2": 2}, ("kappa 1", "kappa 2", "as printed")
+    # Of the printed form, by a Laplace test and coins, with the least noise for these ε and δ.
+    printed = LaplaceOneShot(random_inclusion(chains, 250), LaplaceTest(chains, 250, 3.862374, 275.99686), 0.1321075)
 
     @cache
     def phase_of(name):
+        if name == "as printed":
+            verify_laplace_test(printed, epsilon, delta)
+            return ChainPhase(1, 1, 1.0, 1.0, release_scale(printed, 1.0, 1), printed)
         made = robust_mean.release(epsilon, delta, chains, kappa=kappas[name])
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
@@ -245,7 +251,7 @@ def iterate_audits():
 
     def strays(phase, chance):
         """Isolated ones that bring a release's chance down to `chance`; the own chain in the cluster, or isolated."""
-        test = phase.release.lottery
+        test = phase.release.test
         gone = next(gone for gone in range(chains) if test.chance((chains - gone) ** 2 + gone) <= chance)
         others = np.zeros(chains - 1)
         others[:gone] = far * np.arange(1, gone + 1)
@@ -268,7 +274,7 @@ def iterate_audits():
         "nearly forbidden": lambda phase: strays(phase, 2 * delta),
         "on the ladder": lambda phase: strays(phase, 0.3),
         "two halves": two_halves,
-        "on the ramp": on_the_ramp,
+        "on the ramp": on_the_ramp,  # elsewhere coins leave nothing to chance
     }
 
     def world(own, number, name, others, noise=1.0, tests=True):
@@ -281,10 +287,18 @@ def iterate_audits():
             stream = source.stream("test", label)
             if not tests:
                 return np.ones(draws, bool)
-            return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
+            if isinstance(test, Lottery):
+                return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
+            noises = stream.laplace_steps(score_scale(test.scale, chains), draws)
+            return seen.score + noises >= in_score_units(test.threshold, chains)
 
         def means(draws):
-            return np.full(draws, mean.aggregate(rows, seen.weights, **where)[0])
+            if mean.kind == "weighted":
+                return np.full(draws, mean.aggregate(rows, seen.weights, **where)[0])
+            stream = source.stream("inclusion", label)
+            kept = [mean.include(seen.weights, stream) for _ in range(400)]  # as many different aggregates
+            found = np.array([mean.aggregate(rows, weights, **where)[0] for weights in kept])
+            return found[stream.uniform_below(len(found), draws)]
 
         return lambda draws: np.where(
             passes(draws), gaussian.release(means(draws), source.stream("release", label)), silent
@@ -298,9 +312,14 @@ def iterate_audits():
         "outlier iterates",
         epsilon,
         measure,
-        {f"{name}, {scenario}": case(name=name, scenario=scenario) for name in kappas for scenario in scenarios},
-        {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in kappas}
-        | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in kappas}
+        {
+            f"{name}, {scenario}": case(name=name, scenario=scenario)
+            for name in names
+            for scenario in scenarios
+            if (name, scenario) != ("as printed", "on the ramp")  # whose coins are drawn 400 times alone
+        },
+        {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in names}
+        | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in names}
         | {
             "a sixteenth of the noise": case(name="kappa 2", scenario="antipodal", noise=1 / 16),
         },

@@ -342,8 +342,8 @@ class ClientState(AbstractContextManager["ClientState"]):
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's state at {str(path)!r}, cannot open it: {error}.") from None
         try:
-            ways = {"new_record": new_record, "other_database": other_database, "leaving": leaving, "settled": settled}
-            return cls(database, path, (epsilon, delta), **ways)
+            given = {"new_record": new_record, "other_database": other_database, "leaving": leaving, "settled": settled}
+            return cls(database, path, (epsilon, delta), **given)
         except BaseException:
             database.close()
             raise

@@ -95,7 +95,7 @@ class ChainState:
     iterates: Vector  # (C, d), where each chain stands
     averages: Vector  # (C, d), the phase's averages so far
     whole: Chains  # chains that nobody has broken in this phase
-    halted: bool  # as printed: for good
+    halted: bool  # as printed: whether all phases from here on output 0
 
 
 class ChainSGD(InPhases[P]):

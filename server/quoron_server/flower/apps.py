@@ -109,6 +109,6 @@ def train(
     described = describe_promise(training.run, plan, simulation=training.simulation)
     by_partitions = training.identities == "partitions"
     there = Attendance(grid, action, partitions=plan.problem.users if by_partitions else None)
-    ways: dict[str, Any] = {"seconds": seconds, "early_ends": training.ends_early, "waiting": waiting}
-    ways |= {"action": action, "start": start, "watched": training.simulation or by_partitions}
-    return carry_out(grid, store, training, plan, "flower-app", described, there, **ways)
+    given: dict[str, Any] = {"seconds": seconds, "early_ends": training.ends_early, "waiting": waiting}
+    given |= {"action": action, "start": start, "watched": training.simulation or by_partitions}
+    return carry_out(grid, store, training, plan, "flower-app", described, there, **given)

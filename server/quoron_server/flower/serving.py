@@ -103,9 +103,9 @@ def serve(
 
         described = specifications.describe(specification, plan)
         seconds, early = specification.seconds, specification.early_ends
-        ways: dict[str, Any] = {"seconds": seconds, "early_ends": early, "waiting": waiting, "check": fit}
+        given: dict[str, Any] = {"seconds": seconds, "early_ends": early, "waiting": waiting, "check": fit}
         there = Attendance(grid, most_people=most_people)
-        model = carry_out(grid, store, specification, plan, "flower", described, there, **ways)
+        model = carry_out(grid, store, specification, plan, "flower", described, there, **given)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, model)

@@ -91,7 +91,7 @@ _WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the sec
 class Start:
     """The public model that training starts from, kept in the run's folder: an interrupted run goes on from there.
 
-    A script that makes its module again, without a seed of its own, makes another one each time. What of a module is
+    A script that makes its module again, without a seed, makes another one each time. What of a module is
     not trained is kept beside it, since rows depend on it too.
     """
 
@@ -879,7 +879,7 @@ class Timetable:
         return _words(noise.stream("dice", round_).words(1)[0], users) >> np.uint64(1)
 
     def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
-        """Return those of `users` (k,). Nobody's depend on another's items: a row moves by its own user, to the bit."""
+        """Return those of `users` (k,). A user's depend on no other user's items: a row moves by its user alone."""
         held, first = self.items.counts[users], self.items.offsets[users]
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)

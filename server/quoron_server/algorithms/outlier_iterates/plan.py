@@ -246,7 +246,7 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
 
 
 def _check(inputs: _Inputs) -> None:
-    """Raise ConfigError for what nobody can tolerate."""
+    """Raise ConfigError for a tolerance of a half or more."""
     if not inputs.lost < 0.5:
         raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {inputs.lost:g}.")
 
@@ -276,7 +276,7 @@ def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
 
 
 def verify(plan: RunPlan) -> None:
-    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
+    """outlier-mean#o3 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
     p = plan.parameters_of(OutlierIterateParameters)
     asked = sum(phase.users * p.cohort_size for phase in p.phases)
     if not p.phases or asked > plan.problem.users:
