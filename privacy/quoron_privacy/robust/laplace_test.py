@@ -140,8 +140,7 @@ def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> flo
     """An ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`, about the least there is.
 
     The least of the account of `enough`, whose grid is coarse (seldom more than a few thousandths above), certified by
-    `verify_laplace_test`; infinite where the theorem says nothing.
-    `lacking` is what the samplers lack in total variation.
+    `verify_laplace_test`; infinite where the theorem says nothing. `lacking`: what samplers lack in total variation.
     """
     step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size
     least = step / plan.test.scale  # what a decision costs by itself

@@ -21,7 +21,7 @@ lies there:
 | a byte of it has changed                       | BLAKE2b of every file of it, checked whenever one is read           |
 | it is of other files, or of files since changed | names, sizes and times of change: then it is made again            |
 | the user column has changed nevertheless       | a digest of it, row group by row group, checked by every reader of  |
-|                                                | rows (`rows`), so before anything that depends on them is released  |
+|                                                | rows (`Rows`), so before anything that depends on them is released  |
 
 The digests have no key: an attacker who can write in the user's own place could as well change the program.
 

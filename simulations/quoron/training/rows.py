@@ -81,8 +81,6 @@ Vector = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 ONE_PASS = "one-pass-dp-sgd"
 _log = logging.getLogger("quoron")
-
-
 FILE = "start.npz"
 _WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the second
 
@@ -91,8 +89,7 @@ _WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the sec
 class Start:
     """The public model that training starts from, kept in the run's folder: an interrupted run goes on from there.
 
-    A script that makes its module again, without a seed, makes another one each time. What of a module is
-    not trained is kept beside it, since rows depend on it too.
+    A script that makes a module again without a seed makes another one. Rows depend on what is not trained, too.
     """
 
     weights: Vector  # (d,)

@@ -46,7 +46,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import all_threads, at_once
-from quoron_privacy.noise.streams import SeededNoise, StartedNoise
+from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
@@ -104,7 +104,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without("held_out", "estimates", "data_quality").simulated(), prepared.scene.held
     source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
-    among, apart = parts(n := held.declared.users, held_users(n, config.train.holdout), source)
+    among, apart = _parts(config, held.declared.users, source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
     encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
     items = held.items
@@ -151,13 +151,18 @@ def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclar
     return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
 
 
+def _parts(config: Config, users: int, noise: NoiseSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return users (k,) who are trained on, and those who are held out. Secret."""
+    return parts(users, held_users(users, config.train.holdout), noise)
+
+
 def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
     """A run planned, for what is estimated with noise from its seed where something is; NothingReleased as for real."""
     if not is_wanted(config):
         return _planned(config, base, identity, frame, ())
     prepared = _undeclared(config, base, identity, frame, ())
     source = SeededNoise(identity.seed)
-    trained, _ = parts(n := prepared.scene.users, held_users(n, config.train.holdout), source)
+    trained, _ = _parts(config, prepared.scene.users, source)
     released, _ = estimating.release(prepared.scene, source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
@@ -234,8 +239,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
 
         def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
             prepared.run.charge()
-            held = held_users(prepared.scene.users, prepared.config.train.holdout)
-            trained, _ = parts(prepared.scene.users, held, prepared.run.noise(own))
+            trained, _ = _parts(prepared.config, prepared.scene.users, prepared.run.noise(own))
             released, entries = estimating.release(prepared.scene, among=trained)
             return entries, {"estimates": released}
 
@@ -321,7 +325,7 @@ def carry_out(
             if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
-            among, apart = parts(n := held.declared.users, held_users(n, prepared.config.train.holdout), source)
+            among, apart = _parts(prepared.config, held.declared.users, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
             encoding = data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen)
