@@ -73,16 +73,21 @@ JOBS = (
     Job(100_000, 100_000, 1, 20),
     Job(10_000, 100_000, 1, 20),
 )
-_began: list[float] = []
+TURN = 0.02  # seconds, or one round: rounds follow one another as they do in a run
+_ends: list[float] = []
 
 
 def turn() -> None:
-    """End a round, if one has begun, and wait for the next turn: the process ends with its last."""
-    if _began:
-        print(f"took {time.perf_counter() - _began.pop()}", flush=True)
+    """End a round, if one has begun; after the last of a turn wait for the next: the process ends with its last."""
+    _ends.append(time.perf_counter())
+    taken, rounds = _ends[-1] - _ends[0], len(_ends) - 1
+    if rounds > 0 and taken < TURN:
+        return
+    if rounds:
+        print(f"took {taken / rounds}", flush=True)
     if not sys.stdin.readline():
         os._exit(0)
-    _began.append(time.perf_counter())
+    _ends[:] = [time.perf_counter()]
 
 
 def reading(job: Job) -> None:

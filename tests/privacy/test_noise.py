@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise.samplers import bin_levels, gaussian_bins, laplace_digits, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.samplers import (
+    ascending,
+    below,
+    bin_levels,
+    gaussian_bins,
+    laplace_digits,
+    propose_gaussian,
+    settle_gaussian,
+)
 from quoron_privacy.noise.streams import (
     GAUSSIAN_SLACK,
     LAPLACE_SLACK,
@@ -312,12 +320,18 @@ class TestUniformSamplers:
         assert fits(np.bincount(drawn, minlength=24), np.full(24, 1 / 24))
 
     @given(size=st.integers(1, 400), chosen=st.floats(0, 1), seed=st.integers(0, 9))
-    def test_a_subset_is_in_order_however_many_are_chosen(self, size, chosen, seed):
-        members = SeededNoise(seed).stream("order").subset(size, round(chosen * size))
-        assert len(members) == round(chosen * size) == len(set(members.tolist()))
+    def test_a_subset_is_floyds_in_order_however_many_are_chosen(self, size, chosen, seed):
+        count = round(chosen * size)
+        members = SeededNoise(seed).stream("order").subset(size, count)
+        stream, taken = SeededNoise(seed).stream("order"), set()
+        bounds = np.arange(size - count + 1, size + 1, dtype=np.uint64)
+        for bound, pick in zip(bounds.tolist(), below(stream.words, bounds).tolist(), strict=True):
+            taken.add(bound - 1 if pick in taken else pick)
         assert members.dtype == np.int64
-        assert members.tolist() == sorted(members.tolist())
-        assert all(0 <= member < size for member in members)
+        assert members.tolist() == sorted(taken)
+        assert len(members) == count
+        shuffled = SeededNoise(seed).stream("shuffled").permutation(count)
+        assert ascending(members[shuffled], size).tolist() == members.tolist()
 
     @pytest.mark.parametrize(("size", "chosen"), [(6, 2), (6, 5), (5, 1)])
     def test_every_subset_is_equally_likely(self, size, chosen):

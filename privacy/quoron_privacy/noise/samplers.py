@@ -13,6 +13,7 @@ from itertools import accumulate, takewhile
 from math import isqrt
 
 import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.shipped import njit
@@ -210,10 +211,33 @@ def shuffle(picks: Steps) -> Steps:
 
 
 @njit(cache=True)
-def floyd(picks: Steps, size: int) -> Steps:
-    """Floyd's sampling without replacement from picks[i] uniform in {0, ..., size - len(picks) + i}."""
-    taken, members = np.zeros(size, np.bool_), np.empty(len(picks), np.int64)
-    for i in range(len(picks)):
-        members[i] = size - len(picks) + i if taken[picks[i]] else picks[i]
-        taken[members[i]] = True
+def _marked(taken: Words, count: int) -> Steps:
+    members, found = np.empty(count, np.int64), 0
+    for place in range(len(taken)):
+        left = taken[place]
+        while left != 0:
+            members[found] = 64 * place + trailing_zeros(left)  # type: ignore[call-arg]
+            left &= left - np.uint64(1)
+            found += 1
     return members
+
+
+@njit(cache=True)
+def floyd(picks: Steps, size: int) -> Steps:
+    """Floyd's sampling without replacement from picks[i] uniform in {0, ..., size - len(picks) + i}, ascending."""
+    taken = np.zeros(size // 64 + 1, np.uint64)
+    for i in range(len(picks)):
+        member = picks[i]
+        if taken[member >> 6] >> np.uint64(member & 63) & np.uint64(1):
+            member = size - len(picks) + i
+        taken[member >> 6] |= np.uint64(1) << np.uint64(member & 63)
+    return _marked(taken, len(picks))
+
+
+@njit(cache=True)
+def ascending(members: Steps, size: int) -> Steps:
+    """Return different numbers below `size` in their order, without comparing them."""
+    taken = np.zeros(size // 64 + 1, np.uint64)
+    for member in members:
+        taken[member >> 6] |= np.uint64(1) << np.uint64(member & 63)
+    return _marked(taken, len(members))

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from quoron_privacy.arrays import ascending
 from quoron_privacy.errors import ConfigError, RunError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -108,7 +107,8 @@ class RandomStream:
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
-        return ascending(samplers.floyd(samplers.below(self.words, bounds), size), size)
+        members: Steps = samplers.floyd(samplers.below(self.words, bounds), size)
+        return members
 
     def poisson_subset(self, size: int, rate: float) -> Steps:
         """Return each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""

@@ -53,10 +53,10 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
-from quoron_privacy.arrays import ascending
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.noise.samplers import ascending
 from quoron_privacy.release import LoopReduction, Sums
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
