@@ -104,16 +104,15 @@ def reference(plan, engine, noise):
     x, z, before, total = np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d)
     path = [x]
     for t in range(p.rounds):
-        counted, added = 0, np.zeros(d)
+        added = np.zeros(d)
         for user in order[t * p.cohort_size : (t + 1) * p.cohort_size]:
-            if user in engine.absent or counted == p.divisor:
+            if user in engine.absent:
                 continue
-            counted += 1
             answer = engine.gradient(user, x)
             if p.gradients == "recursive":
                 answer = (t + 1) * answer - t * engine.gradient(user, before)
             added += answer * min(1.0, p.clip_norm / np.sqrt(answer @ answer))
-        mean = added / p.divisor
+        mean = added / p.cohort_size
         if p.gradients == "independent":
             summed = (t + 1) * (mean + correlated[t])
         else:

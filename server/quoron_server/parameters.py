@@ -38,7 +38,6 @@ class Kind(StrEnum):
     ABSENT_IS_OUTLIER = "absent-is-outlier"
     ABSENT_IS_ZERO_ROW = "absent-is-zero-row"
     ABSENT_IS_ZERO = "absent-is-zero"
-    FIRST_ANSWERS_COUNT = "first-answers-count"
     DECLARED_PARTICIPATION = "declared-participation"
     ONE_REPORT = "one-report"
     TWO_REPORTS = "two-reports"
@@ -61,7 +60,6 @@ class Kind(StrEnum):
 OPEN: Mapping[Kind, int] = MappingProxyType(
     {
         Kind.ABSENT_IS_ZERO: 1,
-        Kind.FIRST_ANSWERS_COUNT: 2,
         Kind.DECLARED_PARTICIPATION: 1,
         Kind.PERSONS_OF_SILOS: 2,
     }
@@ -111,12 +109,11 @@ class Moves:
 
     replaced: float  # by being another
     away: float  # by staying away
-    most: int | None = None  # of users, whose answers alone are in the mean; None: all who were asked
 
     @classmethod
-    def of(cls, far: Callable[[Adjacency], float], most: int | None = None) -> "Moves":
+    def of(cls, far: Callable[[Adjacency], float]) -> "Moves":
         """By how `far` either adjacency moves it."""
-        return cls(far("replace-one"), far("zero-out"), most)
+        return cls(far("replace-one"), far("zero-out"))
 
 
 @dataclass(frozen=True, slots=True)

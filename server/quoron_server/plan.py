@@ -257,25 +257,19 @@ class RunPlan:
         servers = self.guarantee.servers
         return self.schedule.spec(1 if servers is None else servers.groups)
 
-    def count_leakage(self, *, paid: bool | None = None) -> tuple[CountLeakage, ...]:
-        """Of each round, what of `Schedule.count_leakage` is left to a minimum cohort that is `paid` for, or not.
+    def count_leakage(self) -> tuple[CountLeakage, ...]:
+        """Of each round, what of `Schedule.count_leakage` is left to a minimum cohort.
 
-        None: as the plan's own is; () where nothing is left. Only under replace-one does an absent user leave room.
-        One that is paid for counts all who answer, so that beside means of those who come first there is none.
-        Where who answers is public, it is seen anyway.
+        () where nothing is left. Only under replace-one does an absent user leave room. Where who answers is public, it
+        is seen anyway.
         """
         min_cohort, schedule = self.guarantee.min_cohort, self.schedule
         if min_cohort is not None and min_cohort.public:
             return (CountLeakage(math.inf),) * len(schedule.cohorts)
-        paid = (min_cohort is not None and min_cohort.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
-            each
-            if each.released
-            or math.isinf(each.mu)
-            or (replaced and not (paid and each.most is not None and each.most < asked))
-            else CountLeakage(0.0)
-            for each, asked in zip(schedule.count_leakage, schedule.cohorts, strict=False)
+            each if each.released or math.isinf(each.mu) or replaced else CountLeakage(0.0)
+            for each in schedule.count_leakage
         )
         return given if any(each.released or each.mu for each in given) else ()
 

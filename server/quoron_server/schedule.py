@@ -57,7 +57,6 @@ class CountLeakage:
 
     mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
     released: bool = False  # the release says it: `Update.present`
-    most: int | None = None  # of users, whose answers alone count; None: all who were asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +201,9 @@ def clipped_row(dimension: int, unit: float, name: str = "row") -> tuple[MaskedB
     return ((name, "clipped", dimension, unit),)
 
 
-def count_beside(
-    noise: "GaussianNoise | PrefixNoise | None", most: int | None = None, norm: float = 1.0
-) -> CountLeakage:
+def count_beside(noise: "GaussianNoise | PrefixNoise | None", norm: float = 1.0) -> CountLeakage:
     """Return the count that a mean of vectors cut to a fixed length leaves room for, one of which may be replaced."""
-    return CountLeakage(0.0 if noise is None else SPARE * norm * noise.sensitivity / noise.scale, most=most)
+    return CountLeakage(0.0 if noise is None else SPARE * norm * noise.sensitivity / noise.scale)
 
 
 def count_in(mechanism: "TellsPresence") -> CountLeakage:

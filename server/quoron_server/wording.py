@@ -68,7 +68,6 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ABSENT_IS_OUTLIER: "a user who does not answer counts as an outlier in its own slot",
         Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
         Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
-        Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
         Kind.DECLARED_PARTICIPATION: "divisors count on a participation of {:g}, declared in advance; noise is "
         "scaled for it",
         Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",

@@ -26,12 +26,12 @@ ROUNDS, CLIP, EPSILON, DELTA = 8, 1.0, 1.0, 1e-2
 HUGE = 1e6  # what the own user sends: far beyond the clip
 
 
-def planned(name, *, cohort=2, reserve=0, factorisation="blt"):
+def planned(name, *, cohort=2, factorisation="blt"):
     """A plan that the product has checked."""
     sizes = {"users": ROUNDS * cohort, "items_per_user": 1, "dimension": 1}
     problem, info = Problem(**sizes, domain=Box(1e9), lipschitz=CLIP, smoothness=0.25), ALGORITHMS[name]
     options = {"rounds": ROUNDS, "inverse_step": 0.5, "clip_norm": CLIP, "factorisation": factorisation}
-    plan = info.plan(problem, Privacy(EPSILON, DELTA), info.options(**options, reserve=reserve), "calibrated", 3)
+    plan = info.plan(problem, Privacy(EPSILON, DELTA), info.options(**options), "calibrated", 3)
     info.verify(plan)
     return plan
 
@@ -45,9 +45,9 @@ def widened(plan, runs):
 class Others:
     """Everybody but the own user answers a public function of the points; the own user sends `own`, None if absent."""
 
-    def __init__(self, plan, own, moment, reserve=0.0):
+    def __init__(self, plan, own, moment):
         p = plan.parameters
-        self.plan, self.own, self.reserve, self.known = plan, own, reserve, []
+        self.plan, self.own, self.known = plan, own, []
         self.user = partition(seed=plan.seed, users=plan.problem.users)[moment * p.cohort_size]
 
     def ask(self, question):
@@ -56,10 +56,8 @@ class Others:
         answer *= CLIP / 2 / sum(map(abs, weights))
         values = np.tile(answer, (len(question.cohort), 1))
         status = np.full(len(values), Status.ANSWERED, dtype=np.uint8)
-        divisor = self.plan.parameters.divisor
-        values[divisor:] = self.reserve  # reserves know what hurts: they stand at the other end
         mine = question.cohort == self.user
-        self.known.append(answer * (divisor - mine.any()) / divisor)
+        self.known.append(answer * (len(values) - mine.any()) / len(values))
         values[mine] = 0.0 if self.own is None else self.own
         status[mine] = Status.ANSWERED if self.own is not None else Status.MISSING
         return Answers(values, status)
@@ -75,10 +73,10 @@ def statistic(plan, states, known, moment):
     return matrix[:, moment] @ (matrix @ left)
 
 
-def world(own, number, plan, moment=0, reserve=0.0):
+def world(own, number, plan, moment=0):
     def draw(runs):
         wide = widened(plan, runs)
-        others = Others(wide, own, moment, reserve)
+        others = Others(wide, own, moment)
         return statistic(wide, drive(made(wide), others, SeededNoise(61 + number)), others.known, moment)
 
     return draw
@@ -133,11 +131,8 @@ def unnormed(name, factorisation):
 
 def audits():
     plans = {name: planned(name) for name in FAMILY}
-    reserves = {name: planned(name, cohort=4, reserve=2) for name in FAMILY}
     accelerated = plans["accelerated-srgd"]
-    # Four asked, two count: when the own user is absent, a reserve at the other end of the ball steps in.
-    swap = {"ends": (HUGE, None), "reserve": -HUGE}
-    halved = less_noise(reserves["accelerated-srgd"], 2)
+    halved = less_noise(accelerated, 2)
     # Corollary 9: zero-out and the tree against (ε, δ/2); the other half of δ pays for clipping.
     absence = mean_sensitivity(CLIP, 2, "zero-out")
     sizes = {"rounds": ROUNDS, "sensitivity": absence, "dimension": 1, "factorisation": "tree"}
@@ -156,7 +151,7 @@ def audits():
         events(world, ends=(HUGE, -HUGE), delta=DELTA, draws=80_000),
         {name: case(plan=plan, least=0.65) for name, plan in plans.items()}
         | {f"{name}, a later round": case(plan=plan, moment=5) for name, plan in plans.items()}
-        | {f"{name}, a reserve steps in": case(plan=plan, least=0.65, **swap) for name, plan in reserves.items()}
+        | {f"{name}, absent": case(plan=plan, ends=(HUGE, None)) for name, plan in plans.items()}
         | {
             "half of the noise for a user that answers zero": case(plan=halved, ends=(HUGE, 0.0)),
             "the tree of corollary 9 at its own calibration": case(least=0.625, **trees["own"]),
@@ -170,7 +165,6 @@ def audits():
             for factorisation in ("blt", "tree")
         }
         | {
-            "zero-out noise with reserves": case(plan=halved, **swap),
             "the noise of corollary 9 as printed": case(**trees["printed"]),
         },
     )

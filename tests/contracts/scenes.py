@@ -93,8 +93,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},
     "online-to-batch": {"rounds": 6},
-    "dp-ftrl": {"rounds": 6, "reserve": 2},
-    "dp-ftrl/epochs": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "dp-ftrl": {"rounds": 6},
+    "dp-ftrl/epochs": {"rounds": 7, "epochs": 3, "inverse_step": 5.0, "factorisation": "blt"},
     "dp-ftrl/banded": {"rounds": 9, "epochs": 3, "factorisation": "banded", "optimiser": "momentum", "inverse_step": 9},
     "dp-ftrl/adaptive": {"rounds": 6, "epochs": 2, "clip": "adaptive", "inverse_step": 5.0},
     "tracking-srgd": {"rounds": 13},
@@ -124,12 +124,12 @@ TWO_SERVERS: dict[str, dict[str, object]] = {
     "one-round-least-squares/two-servers": {},
     "tracking-srgd/two-servers": {"rounds": 13},
     "accelerated-sgd/two-servers": {"rounds": 5},
-    "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "inverse_step": 5.0, "factorisation": "blt"},
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "recentred-sgd/two-servers": {"rounds": 5},
     "whitened-tracking/two-servers": {"rounds": 17},
     "whitened-tracking/classes/two-servers": {"rounds": 17},
-    "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "inverse_step": 5.0, "factorisation": "blt"},
 }
 
 

@@ -268,22 +268,6 @@ def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     assert 0 <= charge["mu"] / whole.mu - 1 < 1e-7
 
 
-@pytest.mark.parametrize(("share", "reserve"), [(0.6, 2000), (0.9, 600)])
-def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_counted(share: float, reserve: int) -> None:
-    """With reserves: a count for nothing is of the first B, and one that is paid for is of everybody."""
-    info, problem = ALGORITHMS["dp-ftrl"], replace(PROBLEM, users=24_000)
-    options = info.options(rounds=6, reserve=reserve)
-    plan = info.plan(problem, replace(MIN_COHORT, min_cohort=share), options, "calibrated", 7)
-    info.verify(plan)
-    min_cohort, (asked, *_) = plan.guarantee.min_cohort, plan.schedule.cohorts
-    assert min_cohort is not None
-    assert min_cohort.epsilon > 0
-    assert min_cohort.needed(asked) >= asked - reserve  # those who count beside the mean
-    assert plan.count_leakage() == ()
-    cheap = info.plan(problem, MIN_COHORT, info.options(rounds=6, reserve=100), "calibrated", 7)
-    assert {each.most for each in cheap.count_leakage()} == {4000 - 100}
-
-
 def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed, calibrate = [], min_cohorts.calibrate
 

@@ -433,10 +433,6 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
         lambda: bent((OneEpochParameters, "stretches"), by_columns),
         ("dp-ftrl/epochs", "dp-ftrl/banded"),
     ),
-    "participation, reserves": (
-        lambda: bent((OneEpochParameters, "stretches"), counting(lambda one: replace(one, most=None))),
-        ("dp-ftrl", "dp-ftrl/epochs"),
-    ),
 }
 
 

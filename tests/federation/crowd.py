@@ -50,7 +50,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "srgd": (20, {"rounds": 5}),
     "accelerated-sgd": (20, {"rounds": 5}),
     "online-to-batch": (20, {"rounds": 5}),
-    "dp-ftrl": (20, {"rounds": 6, "reserve": 2, "epochs": 2}),
+    "dp-ftrl": (20, {"rounds": 6, "epochs": 2}),
     "accelerated-erm": (1000, {"rounds": 5, "phases": 2, "cohort": 125}),
     "outlier-gd": (200, {"rounds": 4}),
     "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),

@@ -29,7 +29,7 @@ AWAY_SECONDS = 900.0  # seconds, on a machine that does much else
 SMALL: dict[str, dict[str, Any]] = {
     "accelerated-sgd": {"rounds": 3},
     "accelerated-srgd": {"rounds": 3},
-    "dp-ftrl": {"rounds": 2, "reserve": 1},
+    "dp-ftrl": {"rounds": 2},
     "dp-sgd-poisson": {"rounds": 2, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 2, "rate": 0.6},
     "group-phased-sgd": {"rounds": 2, "phases": 2},

@@ -80,7 +80,6 @@ class WithMinCohort:
         min_cohort, round_ = self._min_cohort, state.round
         asked, given = self._cohorts[round_], self._participation[round_]
         counted = self.counted(answers)
-        counted = counted if given.most is None else min(counted, given.most)
         own, limit, told = None, 0, MET
         releases: tuple[Release, ...] = ()
         if min_cohort.count_scale:
@@ -163,7 +162,7 @@ def with_min_cohort(
 
     Infeasible if that has too few users to count.
     """
-    cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage(paid=not free)
+    cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage()
     private = alone.trust_model != "none"
     room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
     min_cohort = min_cohorts.calibrate(
@@ -174,7 +173,7 @@ def with_min_cohort(
         rest=(alone.epsilon, alone.delta),
         free=[each.mu for each in given],
         room=room,
-        present=_present(own, given),
+        present=_present(own),
         beta=min_cohorts.BETA / 2 if own.parameters.poisson_sampling else min_cohorts.BETA,
         name=f"{own.algorithm} with a minimum cohort",
     )
@@ -296,7 +295,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
         room = 0.0
         if given.released:
             _verify_told(plan, round_, given)
-        elif given.mu and own is not None and given.most == own.most:
+        elif given.mu and own is not None:
             room = own.replaced**2 - own.away**2
         deviation = min_cohort.deviation(0.0 if given.released else given.mu)
         if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
@@ -317,13 +316,11 @@ def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
 
 
-def _present(plan: RunPlan, given: Sequence[CountLeakage]) -> Callable[[int], int]:
+def _present(plan: RunPlan) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
     cohorts = plan.schedule.cohorts
     if not plan.parameters.poisson_sampling:
-        asked = zip(given, cohorts, strict=False)
-        most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
-        return lambda size: size * most // cohort
+        return lambda size: size
     users, rare = plan.problem.users, min_cohorts.BETA / (2 * len(cohorts))
 
     @cache

@@ -56,10 +56,10 @@ def _reader(options: type) -> TypeAdapter[Any]:
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Options are positive, rates at most 1, reserves and bytes may be zero; ConfigError otherwise."""
+    """Options are positive, rates at most 1, bytes may be zero; ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    least = 0 if name.endswith((".reserve", ".noise_memory")) else 1e-12
+    least = 0 if name.endswith(".noise_memory") else 1e-12
     most = 1.0 if name.endswith(".rate") else 1e9
     if not least <= value <= most:
         raise ConfigError(

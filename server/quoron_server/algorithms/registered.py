@@ -161,7 +161,7 @@ class Registered(AlgorithmInfo):
 
         def made(left: Privacy, asked: Any, *, free: bool = False) -> RunPlan:
             own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
-            if free and not own.count_leakage(paid=False):
+            if free and not own.count_leakage():
                 raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
             return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
 

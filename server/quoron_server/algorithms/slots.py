@@ -3,8 +3,7 @@
     >>> partition(seed=1, users=6)
     array([4, 0, 1, 2, 5, 3])
 
-A no-show keeps its slot: nobody is moved, invited in its place, or asked again. A round may ask more users than it
-counts, a reserve: then the first B that answered count, in slot order, whatever came first.
+A no-show keeps its slot: nobody is moved, invited in its place, or asked again.
 """
 
 from functools import lru_cache
@@ -12,8 +11,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.arrays import Mask
-from quoron_privacy.errors import count
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 loops = OnFirstUse("quoron_server.algorithms.slots_loops")
@@ -38,13 +35,3 @@ def partition(*, seed: int, users: int) -> NDArray[np.int64]:
         order = np.random.Generator(random).permutation(users)
     order.flags.writeable = False
     return order
-
-
-def first_answered(answered: Mask, size: int) -> Mask:
-    """Return the first `size` users that answered, in slot order; fewer if fewer did. Shapes (k,) and (k,).
-
-    The divisor of their mean is `size` whatever happened. Replacing a user, or its absence, swaps at most one counted
-    answer for another, so a mean of clipped answers moves by at most 2C / size. Proof: docs/privacy/srgd.md#s2.
-    """
-    count(size=size)
-    return answered & (np.cumsum(answered) <= size)

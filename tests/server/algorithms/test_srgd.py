@@ -27,9 +27,9 @@ CASES = [(name, how) for name in SUMMED for how in ("blt", "sqrt-toeplitz", "tre
 @pytest.mark.parametrize("noise", [Silent(), SeededNoise(3)], ids=["without noise", "with noise"])
 @pytest.mark.parametrize(("name", "factorisation"), [*CASES, ("accelerated-sgd", "blt")])
 def test_each_algorithm_is_its_box(name, factorisation, noise):
-    # the clip cuts some users, the projection is active, one in ten is absent, and two reserves stand in for some
+    # the clip cuts some users, the projection is active, one in ten is absent
     problem = replace(PROBLEM, users=140, domain=L2Ball(0.4))
-    options = {"rounds": 7, "reserve": 2, "clip_norm": 0.1, "inverse_step": 0.25, "factorisation": factorisation}
+    options = {"rounds": 7, "clip_norm": 0.1, "inverse_step": 0.25, "factorisation": factorisation}
     plan = planned(name, problem, **options)
     engine = Users(140, 3, absent=range(0, 140, 10))
     algorithm = made(plan)
@@ -71,9 +71,8 @@ BROKEN = {
     ),
     "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
     "no clip": lambda p: replace(p, clip_norm=1e140),
-    "a smaller divisor than the noise was made for": lambda p: replace(p, divisor=p.divisor - 1),
+    "fewer users than the noise was made for": lambda p: replace(p, cohort_size=p.cohort_size - 1),
     "overlapping cohorts": lambda p: replace(p, rounds=p.rounds + 1),
-    "more answers counted than asked": lambda p: replace(p, divisor=p.cohort_size + 1),
     "a smaller claim": lambda p: replace(p, mu=p.mu * 0.99),
 }
 
@@ -126,9 +125,8 @@ class TestSeveralEpochs:
         return info.plan(PROBLEM, PRIVACY, info.options(**options), "calibrated", 7)
 
     @pytest.mark.parametrize("rounds", [3, 4, 11, 12])
-    @pytest.mark.parametrize("reserve", [0, 3])
-    def test_a_user_is_asked_at_most_k_times_and_its_rounds_are_b_apart(self, rounds, reserve):
-        plan = self.planned(rounds=rounds, reserve=reserve)
+    def test_a_user_is_asked_at_most_k_times_and_its_rounds_are_b_apart(self, rounds):
+        plan = self.planned(rounds=rounds)
         p, algorithm = plan.parameters, ALGORITHMS["dp-ftrl"].make(plan)
         state, noise, asked = algorithm.init(), SeededNoise(1), {}
         while (question := algorithm.request(state, noise)) is not None:

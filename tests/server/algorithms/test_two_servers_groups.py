@@ -23,7 +23,7 @@ NAMES = "one-round-least-squares", "tracking-srgd", "one-pass-dp-sgd", "dp-ftrl"
 SMALL: dict[str, dict[str, Any]] = {
     "tracking-srgd": {"rounds": 13},
     "one-pass-dp-sgd": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
-    "dp-ftrl": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "dp-ftrl": {"rounds": 7, "epochs": 3, "inverse_step": 5.0, "factorisation": "blt"},
 }
 
 

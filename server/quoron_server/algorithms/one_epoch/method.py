@@ -28,7 +28,7 @@ from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
-from quoron_server.algorithms.slots import first_answered, partition
+from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -45,8 +45,7 @@ class OneEpochParameters(Parameters):
     gradients: Gradients
     method: Method
     rounds: int  # T
-    cohort_size: int  # users asked a round: divisor + reserve
-    divisor: int  # B: answers that count, in slot order
+    cohort_size: int  # B
     beta: float  # β: inverse step size
     suffix: int  # iterates averaged, without acceleration; 1 for anytime, whose x_t are averages of the z_t
     clip_norm: float  # C, on a user's Δ_t
@@ -81,7 +80,7 @@ class OneEpochParameters(Parameters):
         if self.adaptive is None:
             return None
         own = self.rounds, self.factorisation, self.epochs, self._separation
-        return PrefixNormCounts(dimension, self.divisor, self.adaptive.adjacency, self.noise_scale, *own, soft=True)
+        return PrefixNormCounts(dimension, self.cohort_size, self.adaptive.adjacency, self.noise_scale, *own, soft=True)
 
     def entry(self) -> Release:
         """Return the ledger entry of one round."""
@@ -91,12 +90,12 @@ class OneEpochParameters(Parameters):
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """Return a noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
 
-        Nothing is proved for two servers of shares with users who come back. A reserve user replaces an absent one.
+        Nothing is proved for two servers of shares with users who come back.
         """
         noise, independent, made = self.noise, self.gradients == "independent", self.shares(problem.dimension)
         # A column of C is at least 1 long, and with one epoch a round may be as loud as the loudest.
         norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
-        unit = self.clip_norm / self.divisor / self.noise_scale
+        unit = self.clip_norm / self.cohort_size / self.noise_scale
         blocks = clipped_row(problem.dimension, unit, "row" if independent else "sums") if made is None else made.masked
         rows = MaskedRows("replace-one", blocks, None if independent else self.factorisation, self._separation)
         release = RoundRelease(noise, self.entry(), self.mu)
@@ -106,8 +105,8 @@ class OneEpochParameters(Parameters):
             gradients(problem),
             (release if made is None else RoundRelease(made, made.entry(), self.mu, scaled=True),),
             often=self.epochs,
-            leaks=count_beside(noise if made is None else None, self.divisor, norm),
-            summed=self.cohort_size <= self.divisor,
+            leaks=count_beside(noise if made is None else None, norm),
+            summed=True,
             rows=rows if made is None or self.epochs == 1 else None,
         )
         points = 2 if self.gradients == "recursive" else 1
@@ -116,9 +115,7 @@ class OneEpochParameters(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Return what becomes of users who do not answer."""
         del problem
-        if self.cohort_size == self.divisor:
-            return (Assumption(Kind.ABSENT_IS_ZERO, (self.divisor,)),)
-        return (Assumption(Kind.FIRST_ANSWERS_COUNT, (self.divisor, self.cohort_size)),)
+        return (Assumption(Kind.ABSENT_IS_ZERO, (self.cohort_size,)),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,20 +164,19 @@ class OneEpoch(OfPlan[OneEpochParameters]):
         points = np.stack([state.x, state.previous][: len(weights)])
         first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
-        reserves = p.cohort_size > p.divisor  # then it matters who is among the first to answer
-        reduction = None if reserves else self.reduction(state)
-        return Question(t, cohort, AverageGradient(points, weights, problem.user_smoothness), reduction=reduction)
+        asked = AverageGradient(points, weights, problem.user_smoothness)
+        return Question(t, cohort, asked, reduction=self.reduction(state))
 
     def reduction(self, state: Any) -> ClippedSum:
-        """Return all that a round reads of the answers that count."""
+        """Return all that a round reads of the answers."""
         del state
-        return ClippedSum(self.parameters.clip_norm, self.parameters.divisor)
+        return ClippedSum(self.parameters.clip_norm, self.parameters.cohort_size)
 
     def mean(self, state: Iterates, answers: Answers | Sums) -> tuple[Vector | NoisySums, Sums, dict[str, float]]:
-        """(1/B) Σ clip_C(Δ_t(u)) over the answers that count, or their sum with noise; what was read; diagnostics."""
+        """(1/B) Σ clip_C(Δ_t(u)), or the sum with noise; what was read; diagnostics."""
         reduction, sums = self.reduction(state), answers
         if not isinstance(sums, Sums):
-            sums = reduction.of(sums.values, first_answered(sums.answered, self.parameters.divisor))
+            sums = reduction.of(sums.values, sums.answered)
         mean = sums if isinstance(sums, NoisySums) else reduction.mean(sums)
         return mean, sums, {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
 
@@ -205,10 +201,6 @@ class OneEpoch(OfPlan[OneEpochParameters]):
     def model(self, state: Iterates) -> Vector:
         """Return the mean of the last `suffix` iterates; before the end the current one."""
         return state.running if state.round == self.parameters.rounds else state.x
-
-    def counting(self, state: Iterates) -> tuple[ClippedSum, int]:
-        """Return what a round reads where no server sees an answer, and of how many, the first in slot order."""
-        return self.reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""
@@ -331,7 +323,7 @@ class DPFTRL(OneEpoch):
 
     def reduction(self, state: Any) -> ClippedSum:
         """At C_t, which an adaptive clip moves."""
-        return ClippedSum(state.radius, self.parameters.divisor)
+        return ClippedSum(state.radius, self.parameters.cohort_size)
 
     def update(self, state: FTRLState, answers: Answers | Sums, noise: NoiseSource) -> Update[FTRLState]:
         """Release the noised sum, and step along it, or along what this round added to it."""

@@ -240,7 +240,6 @@ class OneEpochOptions:
     inverse_step: float | None = None  # β
     clip_norm: float | None = None  # from public knowledge, never tuned on protected data
     factorisation: str | None = "blt"  # of the prefix sums
-    reserve: int = 0  # users asked a round beyond the divisor, so that no-shows do not shrink the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +282,9 @@ class _Inputs(PlanInputs[OneEpochOptions]):
         """Disjoint cohorts."""
         return -(-rounds // self.epochs)
 
-    def divisor(self, rounds: int) -> int:
-        """B: what a cohort has beside its reserve."""
-        return self.problem.users // self.batches(rounds) - self.options.reserve
+    def cohort_size(self, rounds: int) -> int:
+        """B."""
+        return self.problem.users // self.batches(rounds)
 
     def factorisation(self, rounds: int) -> str:
         """The one that is asked for, else the quietest that fits: for several epochs `banded` is quieter than `blt`."""
@@ -298,22 +297,20 @@ class _Inputs(PlanInputs[OneEpochOptions]):
 
 
 def _missing(inputs: _Inputs) -> Infeasible:
-    fewest = 2 if inputs.options.rounds is None else inputs.batches(inputs.options.rounds)
-    condition = f"n={inputs.problem.users:,} users cannot fill the cohorts"
-    return Infeasible.too_few(inputs.name, condition, fewest * (inputs.options.reserve + 1))
+    fewest = max(4, 1 if inputs.options.rounds is None else inputs.batches(inputs.options.rounds))
+    return Infeasible.too_few(inputs.name, f"n={inputs.problem.users:,} users cannot fill the cohorts", fewest)
 
 
 def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
     name, gradients, problem, options, chosen = inputs.name, inputs.gradients, inputs.problem, inputs.options, found.of
-    divisor = inputs.divisor(chosen.rounds)
-    sensitivity = mean_sensitivity(1.0 if inputs.adaptive else chosen.clip, divisor)
+    cohort_size = inputs.cohort_size(chosen.rounds)
+    sensitivity = mean_sensitivity(1.0 if inputs.adaptive else chosen.clip, cohort_size)
     scale, mu = _calibrated(inputs, chosen.rounds, sensitivity)
     parameters = OneEpochParameters(
         gradients,
         inputs.method,
         rounds=chosen.rounds,
-        cohort_size=divisor + options.reserve,
-        divisor=divisor,
+        cohort_size=cohort_size,
         beta=chosen.beta,
         suffix=chosen.suffix,
         clip_norm=chosen.clip,
@@ -330,7 +327,7 @@ def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
         if options.adaptive:
             assert isinstance(parameters.noise, PrefixNoise)
             typical = math.sqrt(options.epochs) * scale / parameters.noise.column_norm  # free-presence#p5
-            adaptive = noisy.adaptive_clip(name, problem, options, divisor, "replace-one", typical)
+            adaptive = noisy.adaptive_clip(name, problem, options, cohort_size, "replace-one", typical)
             parameters = replace(parameters, adaptive=adaptive)
         if options.adaptive or options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
@@ -343,13 +340,9 @@ def verify(plan: RunPlan) -> None:
     adjacency = plan.guarantee.adjacency
     if p.epochs < 1 or (p.epochs > 1 and p.gradients != "ftrl"):
         raise VerificationError(f"Expected one epoch of {plan.algorithm}, got {p.epochs}.")
-    if p.batches * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
+    if p.batches * p.cohort_size > plan.problem.users or p.cohort_size < 1:
         raise VerificationError(f"Expected {p.batches} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
-    if p.divisor < p.cohort_size and adjacency != "replace-one":
-        raise VerificationError(
-            "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
-        )
-    require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
     if p.adaptive is not None and p.gradients != "ftrl":
         raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
 
@@ -371,15 +364,13 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
         return []
     noise = p.noise
     reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
-    once = Moves.of(
-        lambda how: reach * sensitivity_recount.rows(p.clip_norm, p.divisor, how) / p.noise_scale, p.divisor
-    )
+    once = Moves.of(lambda how: reach * sensitivity_recount.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)
     return [once] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
     """Return the GDP of the transcript by its scales: of the sums, and of the shares that an adaptive clip follows."""
-    once = sensitivity_recount.rows(p.clip_norm if p.adaptive is None else 1.0, p.divisor, adjacency)
+    once = sensitivity_recount.rows(p.clip_norm if p.adaptive is None else 1.0, p.cohort_size, adjacency)
     noise, shares = p.noise, p.shares(dimension)
     if isinstance(noise, GaussianNoise):
         return sensitivity_recount.mu(once, p.noise_scale, dimension)
@@ -391,12 +382,12 @@ def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) ->
 
 def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
     gradients, method, problem, options = inputs.gradients, inputs.method, inputs.problem, inputs.options
-    most = min(max(LARGEST_ROUNDS, inputs.epochs), inputs.epochs * (problem.users // (2 + options.reserve)))
+    most = min(max(LARGEST_ROUNDS, inputs.epochs), inputs.epochs * (problem.users // 2))
     for rounds in inputs.rounds(round_grid(most, smallest=max(2, inputs.epochs))):
-        divisor = inputs.divisor(rounds)
-        if divisor < 1 or options.reserve > 63 * divisor:
+        cohort_size = inputs.cohort_size(rounds)
+        if cohort_size < 1:
             continue
-        unit = mean_sensitivity(1.0, divisor)
+        unit = mean_sensitivity(1.0, cohort_size)
         scale, _ = _calibrated(inputs, rounds, unit)
         kernel = scale * _kernel(inputs, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
@@ -409,12 +400,12 @@ def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
             calm = math.sqrt(problem.dimension) * clips * louder / inverse_steps <= problem.radius / 4
             inverse_steps, averaged, clips = inverse_steps[calm], averaged[calm], clips[calm]
         if problem.beliefs.curvature == "isotropic":
-            risks = isotropic_risk(problem, gradients, method, inverse_steps, averaged, divisor, clips, kernel)
+            risks = isotropic_risk(problem, gradients, method, inverse_steps, averaged, cohort_size, clips, kernel)
         else:
             stds = np.sqrt(np.cumsum(kernel**2)) if gradients != "independent" else kernel
             risks = np.array(
                 [
-                    bounded_risk(problem, gradients, method, beta, clip, divisor, clip * stds)
+                    bounded_risk(problem, gradients, method, beta, clip, cohort_size, clip * stds)
                     for beta, clip in zip(inverse_steps.tolist(), clips.tolist(), strict=True)
                 ]
             )
@@ -505,8 +496,8 @@ def _check(inputs: _Inputs) -> None:
     name, problem, options = inputs.name, inputs.problem, inputs.options
     if inputs.method != "ftrl" and (not problem.convex or problem.beta is None):
         raise Infeasible(name, "the loss is not smooth", "a smooth loss, such as logistic or huber")
-    if not 0 <= options.reserve <= problem.users - 4:
-        raise Infeasible(name, f"reserve={options.reserve} leaves no cohorts", f"reserve from 0 to {problem.users - 4}")
+    if problem.users < 4:
+        raise _missing(inputs)
     if isinstance(options, FTRLOptions):
         if not 1 <= options.epochs <= (options.rounds or options.epochs):
             raise ConfigError(f"Expected options.epochs from 1 to rounds={options.rounds}, got {options.epochs}.")

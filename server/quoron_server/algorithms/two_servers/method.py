@@ -11,13 +11,13 @@ other lists are a second release with noise of their own. Source: docs/privacy/t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.arrays import Integers, Mask, Matrix
+from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import RunError, VerificationError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.free_presence import ColumnSum, ContrastSum, LengthSum, ShapedMomentSum, VectorLengthSum
@@ -30,7 +30,6 @@ from quoron_privacy.two_servers.noise import ServerNoise, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums, added, signed
 from quoron_privacy.two_servers.specification import SUMS, RoundSpec, louder, median
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms.slots import first_answered
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
@@ -40,32 +39,6 @@ Words = NDArray[np.uint64]
 
 LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
 COORDINATOR, SECOND_SERVER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for, also of one seed for both
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FirstRows:
-    """Rows of which only the first so many count whose answer came, in slot order: the coordinator cuts its list."""
-
-    own: RingReduction
-    most: int
-
-    @property
-    def spec(self) -> RoundSpec:
-        """See RingReduction."""
-        return self.own.spec
-
-    @property
-    def chains(self) -> tuple[bytes, ...]:
-        """See RingReduction."""
-        return self.own.chains
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction: a user does not know who else answered."""
-        return self.own.rows(values, answered)
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """Of a whole cohort."""
-        return self.own.of(values, first_answered(answered, self.most))
 
 
 def rows_of(reduction: Any, spec: RoundSpec, chains: tuple[bytes, ...]) -> RingReduction:
@@ -106,14 +79,6 @@ class ServersState:
     inner: Any
 
 
-@runtime_checkable
-class Reserving(Protocol):
-    """An algorithm that asks more users than it counts."""
-
-    def counting(self, state: Any) -> tuple[Any, int]:
-        """Return what it reads of a round, and of how many answers, the first in slot order."""
-
-
 class WithServers:
     """The algorithm `inner` of the plan of one server, with the rounds of `plan`."""
 
@@ -134,12 +99,8 @@ class WithServers:
         question = self.inner.request(state.inner, noise)
         if question is None:
             return None
-        reduction, most = question.reduction, None
-        if reduction is None and isinstance(self.inner, Reserving):
-            reduction, most = self.inner.counting(state.inner)
-        rows: Any = rows_of(reduction, self._sheet.rounds[state.round], _chains(state))
-        counted: Any = rows if most is None else FirstRows(rows, most)
-        return replace(question, reduction=counted)
+        rows: Any = rows_of(question.reduction, self._sheet.rounds[state.round], _chains(state))
+        return replace(question, reduction=rows)
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
         """Return the algorithm's own, of the sum with both noises."""
@@ -226,8 +187,7 @@ class BothServers:
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)
         groups = self._noise.spec.groups
-        apart = groups > 1 or isinstance(rows, FirstRows)
-        whole: Any = self.engine.ask(replace(question, reduction=None) if apart else question)
+        whole: Any = self.engine.ask(replace(question, reduction=None) if groups > 1 else question)
         sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
         if sums.chain is not None:
             return sums
@@ -247,13 +207,11 @@ def _chains(state: ServersState) -> tuple[bytes, ...]:
 
 def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
     """Return the sums of groups, one after the other: the user in slot i is in group i mod groups."""
-    own, counted = rows, answers.answered
-    if isinstance(rows, FirstRows):
-        own, counted = rows.own, first_answered(counted, rows.most)
-    group = np.arange(len(counted)) % groups
-    sums = [own.of(answers.values, counted & (group == g)) for g in range(groups)]
-    asked = min(len(counted), getattr(rows, "most", len(counted)))
-    return RingSums(np.concatenate([each.total for each in sums]), None, int(np.count_nonzero(counted)), asked)
+    answered = answers.answered
+    group = np.arange(len(answered)) % groups
+    sums = [rows.of(answers.values, answered & (group == g)) for g in range(groups)]
+    total = np.concatenate([each.total for each in sums])
+    return RingSums(total, None, int(np.count_nonzero(answered)), len(answered))
 
 
 def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
