@@ -15,6 +15,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.estimates import tail_power
+from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.plan import Privacy, RunPlan
 
@@ -233,6 +234,25 @@ def test_labels_that_fill_little_of_their_declared_range_are_voted_on_by_how_far
     small = ItemBatch(batch.features, batch.labels / 3000, batch.offsets)
     plan = plan_of(small, "least_squares")
     assert max(left(small, plan, "least_squares", seed=seed) for seed in range(8)) < 0.1
+
+
+def test_amounts_that_few_users_tell_of_are_learnt_the_better_the_more_users_there_are(monkeypatch):
+    """Who holds a rare column is far out, and bends more than looks and first rounds, which clip them, have told."""
+
+    def most(users: int) -> float:
+        rng = np.random.default_rng(0)
+        columns = rng.standard_normal((users, 5)) * (rng.random((users, 5)) < 0.1)
+        amounts = np.exp(2.5 * columns.sum(axis=1) + rng.standard_normal(users))
+        rows = np.column_stack([np.clip(columns, -4, 4) / 4, np.ones(users)]) / np.sqrt(6)
+        batch = ItemBatch(rows, np.clip((amounts - 1) / 7, -1, 1), np.arange(users + 1))
+        plan = plan_of(batch, "least_squares", privacy=replace(PRIVACY, epsilon=1.0))
+        plan = replace(plan, problem=replace(plan.problem, domain=L2Ball(1e6)))
+        return max(left(batch, plan, "least_squares", seed=seed) for seed in range(2))
+
+    few, many = most(20_000), most(100_000)
+    assert many < few / 4 < 0.01
+    monkeypatch.setattr(WhitenedTracking, "_pace", lambda self, state, found, variance: 1.0)
+    assert most(20_000) > 0.5  # steps in full never settle
 
 
 def test_labels_ten_spreads_off_the_middle_of_their_range_cost_about_what_labels_around_it_do():

@@ -142,6 +142,7 @@ class WhitenedState:
     factor: float  # k
     spread: float  # S
     target: float  # π*: share of users meant beyond the radius
+    pace: float  # share of a step that is taken
     error: float  # P⁺: variance of a coordinate of c_t
     walk: float  # b_t
     points: Vector  # (T, D)

@@ -327,7 +327,9 @@ RESTORED, BEYOND_RESTORED = 0.5, 50.0  # share of what clipping takes by the mod
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of numbers, is shrunk as well: by itself
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
-STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
+STEEP = 3.0  # α of a tail r^-α below which π* falls, by its square
+LEAST_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
+OVERSHOT = 2.0  # deviations of noise by which a gradient rises more along a step than it fell, for the next to be short
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
@@ -377,6 +379,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             factor=estimates.FIRST_FACTOR,
             spread=self.bound**2,
             target=self._target(0.25),
+            pace=1.0,
             error=0.0,
             walk=0.0,
             points=history,
@@ -500,6 +503,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             following = estimates.known(self.plan, state, model, following)
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
+            state = state if p.sigmoid or t == 0 else replace(state, pace=self._pace(state, found, float(variances[t])))
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
             following = estimates.known(self.plan, state, model, following)
@@ -567,9 +571,19 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             following = self._approached(state, gradient, error, model)
         else:
             following = self._stepped(state, gradient, variance, model)
-        following = within(following, self._largest)
+        following = within(theta + state.pace * (following - theta), self._largest)
         following = following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
+
+    def _pace(self, state: WhitenedState, found: Vector, variance: float) -> float:
+        """Share of a step that is taken: less by where the last one was at its lowest, if the end was above its start.
+
+        Of squares a gradient is linear along a step. Few users far out may bend more than looks, which clip them, tell.
+        """
+        step, before = state.point - state.points[state.round - 1], state.round - 1
+        fell, rises = -float(state.gradients[before] @ step), float(found @ step)
+        noise = math.sqrt((variance + float(state.variances[before])) * float(step @ step))
+        return state.pace * fell / (fell + rises) if 0 < fell < rises - OVERSHOT * noise else state.pace
 
     def _approached(self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel) -> Vector:
         """Of several classes: where γ is what it should be, by what rounds have learnt of its slope."""
@@ -634,10 +648,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
             target = self._target(self._law.variety(following))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
-        aimed = self._common * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
+        fewer = max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET[p.sigmoid])  # who is far beyond costs most
         near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are right, the few others matter
         several = target if p.robust else target * min(max(near, NEAR[1]), 1.0)
-        aimed = several if p.outputs > 1 else target if p.robust else min(target, aimed)
+        aimed = several if p.outputs > 1 else target if p.robust else min(target, self._common * fewer)
         if not first:
             surprise = (beyond - aimed) / max(aimed, deviation)
             factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
