@@ -147,8 +147,8 @@ class TestGaussianSteps:
             exact = [Fraction(height / sum(heights)) for height in heights]
         levels = [Fraction(level) for level in bin_levels()]
         bins, chance = [int(level) for level in gaussian_bins()], [Fraction(0)] * 256
-        for k, (below, at) in enumerate(itertools.pairwise([-1, *bins])):
-            chance[k] += Fraction(max(at - below - 1, 0), 2**64)  # words between two thresholds: nothing else is sure
+        for k, (before, at) in enumerate(itertools.pairwise([-1, *bins])):
+            chance[k] += Fraction(max(at - before - 1, 0), 2**64)  # words between two thresholds: nothing else is sure
         for word in sorted(set(bins)):
             within = [level for level in levels if word < level * 2**64 < word + 1]
             edges = [Fraction(word, 2**64), *within, Fraction(word + 1, 2**64)]

@@ -26,9 +26,8 @@ from quoron_privacy.means.norm_counts import NormCountSum, PrefixNormCounts
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
-from quoron_privacy.robust import above_threshold, laplace_test, lottery, robust_mean, subsampled_lottery
+from quoron_privacy.robust import laplace_test, lottery, robust_mean, subsampled_lottery
 from quoron_privacy.robust import outlier_mean as outliers
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
 from quoron_privacy.robust.filter.concentration import decide
@@ -165,7 +164,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
     *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
 
-    *several("Expected", AboveThreshold, (9, 6.0, 0.0, 1.0), (9, 6.0, 1.0, 0.0), (9, -1.0, 1.0, 1.0)),
     ("shape", lambda: concentration.scores(np.zeros(3), 1.0)),
     ("answered", lambda: concentration.cohort_scores(np.zeros((3, 2)), TWO, 1.0)),
     ("at most", lambda: concentration.scores(np.zeros((2**19 + 1, 1)), 1.0)),
@@ -216,7 +214,6 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
     (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
-    (r"cohort_size >= \d+", lambda: above_threshold.calibrate(1.0, 1e-6, 100, releases=50)),
     ("n >= ", lambda: robust(users=50, epsilon=1.0)),
     ("smaller share", lambda: robust(outliers=0.4)),
     ("too many", lambda: robust(users=10**6)),
