@@ -166,7 +166,7 @@ def iterate_audits():
     τ = 1. What is seen is what is released: the noisy mean, or silence.
     """
     epsilon, delta, chains, silent, far = 1.0, 1e-3, 300, 1e12, 1e5
-    kappas, names = {"kappa 1": 1, "kappa 2": 2}, ("kappa 1", "kappa 2", "as printed")
+    names = "lottery", "as printed"
     # Of the printed form, by a Laplace test and coins, with the least noise for these ε and δ.
     printed = LaplaceOneShot(random_inclusion(chains, 250), LaplaceTest(chains, 250, 3.862374, 275.99686), 0.1321075)
 
@@ -175,7 +175,7 @@ def iterate_audits():
         if name == "as printed":
             verify_laplace_test(printed, epsilon, delta)
             return ChainPhase(1, 1, 1.0, 1.0, release_scale(printed, 1.0, 1), printed)
-        made = robust_mean.release(epsilon, delta, chains, kappa=kappas[name])
+        made = robust_mean.release(epsilon, delta, chains)
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):
@@ -254,7 +254,7 @@ def iterate_audits():
         {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in names}
         | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in names}
         | {
-            "a sixteenth of the noise": case(name="kappa 2", scenario="antipodal", noise=1 / 16),
+            "a sixteenth of the noise": case(name="lottery", scenario="antipodal", noise=1 / 16),
         },
     )
 

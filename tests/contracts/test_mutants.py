@@ -187,7 +187,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "padded": (rotation.padded, times(0.5), ("mean-sgd", "winsorised-erm")),
     "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", "outlier-gd")),
     "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), times(0.9), ("outlier-gd",)),
-    "_near_shift": (outlier_mean._near_shift, times(0.9), ("accelerated-erm",)),
+    "_shift": (outlier_mean._shift, times(0.9), ("accelerated-erm",)),
     "ladder_mus": (lottery.ladder_mus, times(0.9), ("accelerated-erm",)),
     "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
     "participations": (accelerated.participations, times(0.5), ("accelerated-erm/public",)),

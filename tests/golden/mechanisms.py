@@ -192,7 +192,7 @@ def _decided(norm: str) -> Any:
 
 
 LAPLACE = laplace_test.LaplaceOneShot(
-    outlier_mean.weighted_mean(4000, 3911, 1),
+    outlier_mean.weighted_mean(4000, 3911),
     laplace_test.LaplaceTest(4000, 3911, 4.499155939211172, 3972.039509064424),
     0.001846372010835459,
 )

@@ -74,7 +74,7 @@ def boxed(users: int, mu: float) -> WinsorisedMean:
 
 def observed(radius: float, users: int, reference: float) -> object:
     rows, at = np.zeros((users, 2)), np.full(2, reference)
-    return outliers.weighted_mean(6, 5, 1).observe(rows, np.ones(users, bool), radius=radius, reference=at)
+    return outliers.weighted_mean(6, 5).observe(rows, np.ones(users, bool), radius=radius, reference=at)
 
 
 def decided(answered=THREE, tau=1.0, thresholds=np.zeros(3, np.int64), step=1.0):  # noqa: B008
@@ -182,7 +182,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("radius", lambda: observed(1e120, 6, 0.0)),
     ("shape", lambda: observed(1.0, 5, 0.0)),
     ("finite", lambda: observed(1.0, 6, NAN)),
-    ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11, 1)),
+    ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11)),
     *several("outliers in", robust, {"outliers": -0.1}, {"outliers": 0.5}, {"outliers": NAN}),
     ("cohort_size", lambda: outlier_filter.calibrate(4.0, 1e-6, 0, 1.0, 25_000)),
     ("mean number of trials", lambda: Trials.negative_binomial(1.0)),
@@ -209,8 +209,7 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
         "none", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=1e-9
     )),
     ("mu=1e-09", lambda: PrefixNoise.for_mu(rounds=8, sensitivity=1.0, mu=1e-9, dimension=10)),
-    ("core=50", lambda: outliers.weighted_mean(100, 50, 1)),
-    ("core >= 52", lambda: outliers.weighted_mean(100, 51, 2)),
+    ("core=50", lambda: outliers.weighted_mean(100, 50)),
     ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
     (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
@@ -226,11 +225,9 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
 ]  # fmt: skip
 NOT_VERIFIED: list[tuple[str, Callable[[], object]]] = [
     ("B <= k - 1", lambda: outliers.verify_outlier_mean(replace(outliers.random_inclusion(100, 68, 67), core=67))),
-    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kappa=1, ramp_high=170))),
-    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
+    ("weights, or coins", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
     ("Expected weights", lambda: outliers.certified_shifts(MADE["coins"], np.array([32_000]))),
-    ("core of more than 29", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 2), np.array([1120]))),
-    ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 1), np.array([800]))),
+    ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30), np.array([800]))),
 ]  # fmt: skip
 
 

@@ -38,7 +38,6 @@ from quoron_privacy.robust.lottery import (
     verify_lottery,
 )
 from quoron_privacy.robust.outlier_mean import (
-    Kappa,
     OutlierMean,
     certified_shifts,
     fitting,
@@ -102,7 +101,6 @@ def calibrate(
     users: int,
     cohort_size: int,
     releases: int,
-    kappa: Kappa | None = None,
     colluders: int = 1,
     forgiven: int = 0,
 ) -> SubsampledLottery:
@@ -126,7 +124,7 @@ def calibrate(
             f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
             f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
         )
-    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, forgiven)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, forgiven)
     if found is None and forgiven:
         raise Infeasible(
             "subsampled lottery (subsampled-lottery#o4)",
@@ -150,7 +148,7 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
     rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs) <= 1, 2)
     assert rungs is not None
     size = 4 * rungs + 4
-    while fitting(size - 2, core_for(size - 2, rungs), None):
+    while fitting(size - 2, core_for(size - 2, rungs)):
         size -= 2
     return size
 
@@ -197,17 +195,16 @@ def _calibrate(
     rate: float,
     size: int,
     releases: int,
-    kappa: Kappa | None,
     forgiven: int,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
     ladders = _ladders(size, rate / typical)
-    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven, kappa)]
+    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven)]
     if not options:
         return None
 
-    means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
+    means = partial(ladder_means, size, forgiven=forgiven)
 
     @cache  # where the search for a noise ends that for rungs begins
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:

@@ -21,7 +21,7 @@ from quoron_privacy.robust.laplace_test import (
     enough,
     verify_laplace_test,
 )
-from quoron_privacy.robust.outlier_mean import best_mean, in_score_units, score_scale, score_step
+from quoron_privacy.robust.outlier_mean import fitting, in_score_units, score_scale, score_step, weighted_mean
 
 DELTA = 1e-6
 
@@ -68,9 +68,9 @@ def of_test(epsilon: float, delta: float, size: int) -> LaplaceOneShot | None:
     step, delta = score_step(size) / size, delta * (1 - 1e-4)
     passing = math.log(1 / (2 * delta)) + math.log(500)
     core = math.floor(size - step - step / (0.35 * epsilon) * passing)
-    mean = best_mean(size, core, None) if core > 0 else None
-    if mean is None:
+    if not fitting(size, core):
         return None
+    mean = weighted_mean(size, core)
     scale = (size - step - core) / passing * (1 - 1e-12)
     test = LaplaceTest(size, core, scale, (core + step + scale * math.log(1 / (2 * delta))) * (1 + 1e-13))
     low, high = 0.1 / size, 1e3

@@ -229,7 +229,7 @@ def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise
 
 
 def test_without_the_test_one_user_is_identified_where_the_test_stays_silent():
-    plan = calibrate(1.0, DELTA, 1000, kappa=1)
+    plan = calibrate(1.0, DELTA, 1000)
     first = np.repeat([0.0, 1.5], [501, 499])  # only answers at 0 have more than half of the cohort around them
     second = np.repeat([0.0, 1.5], [500, 500])  # nobody has
 

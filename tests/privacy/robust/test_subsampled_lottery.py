@@ -47,7 +47,7 @@ def plan_for(
     users: int, size: int, mu: float, table: tuple[float, ...] = TABLE, releases: int = 1
 ) -> SubsampledLottery:
     """An accountant's input with shift μ at noise 1; the geometry of so small a cohort plays no part here."""
-    mean = Moving("weighted", size, size, 1, 1, 2, (mu,), (1.0,))
+    mean = Moving("weighted", size, size, 1, 2, (mu,), (1.0,))
     floor = tuple(math.floor(p * 2**53) / 2**53 for p in table)
     return SubsampledLottery(users, 0, releases, mean, Lottery(size, size, floor), 1.0)
 
@@ -111,7 +111,7 @@ def test_two_adaptive_releases_stay_below_the_claim(users, size):
 
 def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
     """Answers on a line, the scores, weights and means of the mechanism itself, all nine cohorts of eight."""
-    mean, table = weighted_mean(8, 6, 1), (0.05, 0.4)
+    mean, table = weighted_mean(8, 6), (0.05, 0.4)
     sigma = mean.sensitivity / 0.8
     lottery = Lottery(8, 6, tuple(math.floor(p * 2**53) / 2**53 for p in table))
     plan = SubsampledLottery(9, 0, 1, mean, lottery, sigma)
@@ -145,7 +145,7 @@ def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
 def test_the_profile_of_a_release_is_the_largest_of_all_pairs_of_rungs(size, rungs, seed):
     """None of the pairs that it skips matters, whatever the ladder's shape."""
     rng, core = np.random.default_rng(seed), core_for(size, rungs)
-    mean = weighted_mean(size, core, 1)
+    mean = weighted_mean(size, core)
     table = np.floor(np.sort(10 ** rng.uniform(-6, 0, rungs + 1)) * 2.0**53) / 2.0**53
     mus = ladder_mus(mean, rungs, mean.sensitivity / rng.uniform(0.05, 6))
     epsilons = np.concatenate([[0.0], rng.uniform(0, 4, 12)])

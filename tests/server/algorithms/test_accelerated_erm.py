@@ -27,7 +27,6 @@ def slow(options):
 
 COMBINATIONS = [
     {},
-    {"kappa": 2},
     {"cohort": 250},
     {"cohort": 300, "schedule": "public"},
     {"strongly_convex": True, "strong_convexity": 0.1, "phases": None, "rounds": 8},

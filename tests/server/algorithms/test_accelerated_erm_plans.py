@@ -262,7 +262,6 @@ class TestClip:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"kappa": 1}, "options.kappa"),
             ({"radius": "guaranteed"}, "'guaranteed'"),
             ({"schedule": "public", "cohort": 100}, "clipped means are proved"),
         ],

@@ -59,7 +59,6 @@ class AcceleratedERMOptions:
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
     test: Test = "lottery"  # clip: no test, outliers shortened
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
     schedule: Literal["secret", "public", "coins"] = "secret"
     regularisation: float | None = None  # λ_1

@@ -33,7 +33,6 @@ from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
-    Kappa,
     ramp_floor,
     recounted_slack,
     weighted_shifts,
@@ -240,7 +239,7 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
                 for rate, draft in zip(rates, drafts, strict=True)
             ]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
-        return lottery_noise(*target, cohorts, rates, often, o.kappa, lost)
+        return lottery_noise(*target, cohorts, rates, often, lost)
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
@@ -255,19 +254,8 @@ def _width(dimension: int) -> float:
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
 
 
-def removing(kappa: Kappa | None, hostile_share: float) -> Kappa | None:
-    """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
-    return 1 if kappa is None and hostile_share > 0 else kappa
-
-
 def lottery_noise(
-    epsilon: float,
-    delta: float,
-    cohorts: Integers,
-    rates: Sequence[float],
-    often: Sequence[int],
-    kappa: Kappa | None,
-    forgiven: Integers,
+    epsilon: float, delta: float, cohorts: Integers, rates: Sequence[float], often: Sequence[int], forgiven: Integers
 ) -> Vector:
     """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
     total = mu_for(epsilon, delta)
@@ -277,9 +265,8 @@ def lottery_noise(
     for rungs, more in LADDERS:
         ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
         cores = core_for(cohorts, ladders) - forgiven
-        halfway = weighted_shifts(cohorts, (cores + cohorts - forgiven) // 2, kappa)
-        fitting = cores >= ramp_floor(cohorts) + (kappa or 1)
-        found = np.where(fitting, np.minimum(found, more * halfway / each), found)
+        halfway = weighted_shifts(cohorts, (cores + cohorts - forgiven) // 2)
+        found = np.where(cores > ramp_floor(cohorts), np.minimum(found, more * halfway / each), found)
     return found
 
 
@@ -539,7 +526,7 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) 
     subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
     mean = accounting.mean
     widened = 1 + recounted_slack(mean, dimension)
-    for shift in (2 * mean.kappa / mean.cohort_size, *mean.shifts):
+    for shift in (2 / mean.cohort_size, *mean.shifts):
         truth = sensitivity_recount.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
         if not truth <= shift / accounting.noise_multiplier:
             raise VerificationError(
@@ -589,10 +576,9 @@ def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
     """Return the best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
-    options = replace(options, kappa=removing(options.kappa, problem.beliefs.hostile_share))
     found: dict[object, Candidate[_Tried]] = {}
     for smoothing in smoothings(problem, privacy, options):
-        smoothed = replace(inputs, options=options, smoothing=smoothing)
+        smoothed = replace(inputs, smoothing=smoothing)
         tried = list(families(smoothed))
         for family, risks in zip(tried, estimated(smoothed, tried), strict=True):
             gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
@@ -615,7 +601,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            o.kappa,
             sampling,
             test=o.test,
             users=draft.users if sampling in SECRET else draft.cohort,
@@ -670,7 +655,6 @@ def account(
     name: str,
     problem: Problem,
     privacy: Privacy,
-    kappa: Kappa | None,
     sampling: Sampling,
     *,
     test: Test,
@@ -692,7 +676,7 @@ def account(
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
     return subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, forgiven=forgiven
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, forgiven=forgiven
     )
 
 
@@ -718,11 +702,8 @@ def _check(inputs: Inputs) -> None:
     search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
     search.require_options(options, "cohort", least=4, above=False)
     search.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
-    if options.test == "clip":
-        if options.kappa is not None:
-            raise ConfigError("Expected no algorithm.options.kappa with test='clip', got one: nothing is tested.")
-        if options.radius == "guaranteed":
-            raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
+    if options.test == "clip" and options.radius == "guaranteed":
+        raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
     if options.strong_convexity is not None and not options.strongly_convex:
         raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
     if options.strongly_convex and not (options.strong_convexity or problem.ridge):

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
 
 import numpy as np
 from scipy.special import chdtrc, chdtri
@@ -22,7 +21,6 @@ from quoron_server.algorithms.accelerated_erm.plan import (
     account,
     forgiven,
     lottery_noise,
-    removing,
     tested_noise_scale,
     verify_privacy,
 )
@@ -58,7 +56,6 @@ class OutlierGDOptions:
 
     rounds: int | None = None
     step_size: float | None = None
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
     suffix: int | None = None  # iterates averaged
@@ -131,14 +128,13 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
     Of those about as good the one that forgives most comes first, in fewest rounds.
     """
     problem, privacy, options, rounds = inputs.problem, inputs.privacy, inputs.options, inputs.rounds(ROUNDS)
-    kappa = removing(options.kappa, problem.beliefs.hostile_share)
     cohort = min(problem.users, LARGEST_COHORT)
     if cohort < 4:
         return
     sizes, ones = np.full(len(rounds), cohort), [1.0] * len(rounds)
     for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
         lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
-        noise = lottery_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, kappa, lost)
+        noise = lottery_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, lost)
         fit = np.isfinite(noise)
         some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
         if some:
@@ -167,7 +163,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
         NAME,
         problem,
         inputs.privacy,
-        removing(options.kappa, problem.beliefs.hostile_share),
         "everybody",
         test="lottery",
         users=cohort,
