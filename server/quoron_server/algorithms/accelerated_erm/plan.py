@@ -34,9 +34,9 @@ from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
     ramp_floor,
-    recounted_slack,
     weighted_shifts,
 )
+from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.accelerated_erm.method import (
@@ -518,20 +518,11 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) 
         truth = recounted_mu(accounting, phase.radius, phase.noise_scale, dimension)
         search.require_least(NAME, "round_mu", accounting.round_mu, truth)
         return  # all rounds: the registry
-    secret = sampling == "without-replacement"
-    population = phase.users if secret else phase.cohort_size
-    known = accounting.colluders >= 1 or not secret
-    if accounting.releases < often or accounting.users != population or not known:
+    population = phase.users if sampling == "without-replacement" else phase.cohort_size
+    if accounting.releases < often or accounting.users != population:
         raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
     subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
-    mean = accounting.mean
-    widened = 1 + recounted_slack(mean, dimension)
-    for shift in (2 / mean.cohort_size, *mean.shifts):
-        truth = sensitivity_recount.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
-        if not truth <= shift / accounting.noise_multiplier:
-            raise VerificationError(
-                f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."
-            )
+    verify_scale(accounting, phase.noise_scale, phase.radius, dimension)
 
 
 def _recounted_participations(phase: ReleasedGradients, sampling: Sampling) -> int:
@@ -601,8 +592,8 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            sampling,
             test=o.test,
+            coins=sampling == "poisson",
             users=draft.users if sampling in SECRET else draft.cohort,
             cohort=draft.cohort,
             rounds=draft.rounds,
@@ -655,9 +646,9 @@ def account(
     name: str,
     problem: Problem,
     privacy: Privacy,
-    sampling: Sampling,
     *,
-    test: Test,
+    test: Test = "lottery",
+    coins: bool = False,
     users: int,
     cohort: int,
     rounds: int,
@@ -672,7 +663,6 @@ def account(
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
     epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
     if test == "clip":
-        coins = sampling == "poisson"
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
     return subsampled_lottery.calibrate(

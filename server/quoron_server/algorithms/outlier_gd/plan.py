@@ -13,7 +13,7 @@ from scipy.special import chdtrc, chdtri
 
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import (
@@ -93,7 +93,6 @@ def verify(plan: RunPlan) -> None:
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
-        (f"radius in {RADII}", RADII[0] < p.radius < RADII[1]),
         ("an account of this cohort", mean.cohort_size == p.cohort_size),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
@@ -163,8 +162,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
         NAME,
         problem,
         inputs.privacy,
-        "everybody",
-        test="lottery",
         users=cohort,
         cohort=cohort,
         rounds=rounds,
