@@ -27,7 +27,6 @@ from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
@@ -39,6 +38,7 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_CERTIFIED,
     OutlierMean,
+    Whole,
     certified_shifts,
     fitting,
     recounted_step,
@@ -48,8 +48,6 @@ from quoron_privacy.robust.outlier_mean import (
 )
 
 Option = TypeVar("Option")
-
-Whole = TypeVar("Whole", int, NDArray[np.int64])
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 

@@ -80,12 +80,8 @@ class Clipped:
     round_mu: float  # μ_r
     coins: bool = False  # K users are expected
 
-    def noise(self, radius: float, scale: float) -> GaussianNoise:
-        """Of a mean of rows clipped at `radius`, with noise σ = `scale`."""
-        return GaussianNoise(self.sensitivity(radius), scale)
-
     def sensitivity(self, radius: float) -> float:
-        """Return what `round_mu` is about."""
+        """Of a mean of rows clipped at `radius`, which `round_mu` is about."""
         return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
 
     @property
@@ -116,7 +112,7 @@ class ReleasedGradients:
     def noise(self) -> GaussianNoise:
         """Of a released step."""
         if isinstance(self.accounting, Clipped):
-            return self.accounting.noise(self.radius, self.noise_scale)
+            return GaussianNoise(self.accounting.sensitivity(self.radius), self.noise_scale)
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
 
