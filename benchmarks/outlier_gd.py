@@ -3,7 +3,7 @@
     python benchmarks/outlier_gd.py [--users 60000] [--dimension 20] [--repeats 5]
 
 Median seconds of a whole step on answers like honest users', at the radius that a plan takes and at one that leaves one
-pair in a hundred out, with both rules for weights (κ = 1 and 2), and the share of it that is the counting.
+pair in a hundred out, and the share of it that is the counting.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy.robust.outlier_mean import Kappa, neighbour_counts, weighted_mean
+from quoron_privacy.robust.outlier_mean import neighbour_counts, weighted_mean
 
 
 def main() -> None:
@@ -27,22 +27,20 @@ def main() -> None:
     rows = np.random.default_rng(0).standard_normal((users, dimension)) / math.sqrt(dimension)
     everyone, reference = np.ones(users, np.bool_), np.zeros(dimension)
     print(f"{users:,} users x {dimension} coordinates, median of {options.repeats} steps")
-    print(f"{'pairs beyond':>14s}{'kappa':>8s}{'step, seconds':>16s}{'counting':>12s}")
-    kappas: tuple[Kappa, ...] = (1, 2)
+    print(f"{'pairs beyond':>14s}{'step, seconds':>16s}{'counting':>12s}")
+    mean = weighted_mean(users, round(0.98 * users))
     for beyond in (1e-4, 1e-2):
         radius = math.sqrt(2 * float(chdtri(dimension, beyond)) / dimension)
-        for kappa in kappas:
-            mean = weighted_mean(users, round(0.98 * users), kappa)
-            times = []
-            for _ in range(options.repeats + 1):  # the first one loads the loops
-                start = perf_counter()
-                neighbour_counts(rows, everyone, sorted({radius, mean.removal_radius * radius}))
-                counted = perf_counter()
-                seen = mean.observe(rows, everyone, radius=radius, reference=reference)
-                mean.aggregate(rows, seen.weights, radius=radius, reference=reference)
-                times.append((perf_counter() - counted, counted - start))
-            step, counting = np.median(np.array(times[1:]), axis=0)
-            print(f"{beyond:14g}{kappa:8d}{step:16.3f}{counting:12.3f}", flush=True)
+        times = []
+        for _ in range(options.repeats + 1):  # the first one loads the loops
+            start = perf_counter()
+            neighbour_counts(rows, everyone, (radius,))
+            counted = perf_counter()
+            seen = mean.observe(rows, everyone, radius=radius, reference=reference)
+            mean.aggregate(rows, seen.weights, radius=radius, reference=reference)
+            times.append((perf_counter() - counted, counted - start))
+        step, counting = np.median(np.array(times[1:]), axis=0)
+        print(f"{beyond:14g}{step:16.3f}{counting:12.3f}", flush=True)
 
 
 if __name__ == "__main__":

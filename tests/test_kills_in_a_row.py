@@ -20,10 +20,10 @@ from quoron.training import lifetime
 from quoron_server.storage.ledger import Ledger
 
 ROUNDS, USERS = 5, 300
-# Each user once; all of them in every round, behind a threshold whose noise the store keeps; cohorts by secret coins.
+# Each user once; all of them in every round, behind a test; cohorts by secret coins.
 ALGORITHMS = {
     "one-pass-dp-sgd": {"rounds": ROUNDS},
-    "outlier-gd": {"rounds": ROUNDS, "test": "above-threshold"},
+    "outlier-gd": {"rounds": ROUNDS},
     "dp-sgd-wor": {"rounds": ROUNDS, "rate": 0.5},
 }
 

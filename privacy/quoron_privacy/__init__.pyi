@@ -32,7 +32,6 @@ from .noise.streams import SeededNoise as SeededNoise
 from .noise.streams import total_variation as total_variation
 from .release import Adjacency as Adjacency
 from .release import Release as Release
-from .robust.above_threshold import AboveThreshold as AboveThreshold
 from .robust.coordinate_median import MedianTest as MedianTest
 from .robust.filter.thresholds import LaplaceThreshold as LaplaceThreshold
 from .robust.laplace_test import LaplaceTest as LaplaceTest

@@ -7,7 +7,6 @@ passed, is refuted by exact enumeration in tests/privacy/robust/test_subsampled_
 import math
 from dataclasses import replace
 from functools import cache
-from unittest.mock import patch
 
 import numpy as np
 
@@ -19,17 +18,14 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import coordinate_median as median
 from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, verify_laplace_test
 from quoron_privacy.robust.lottery import TICKETS, Lottery
-from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale, score_step
+from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale
 from quoron_privacy.robust.robust_mean import release_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import method
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase
-from quoron_server.algorithms.outlier_gd import method as outlier_gd
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 
@@ -68,11 +64,11 @@ class Places:
         return Answers(self.places[question.cohort][:, None], np.zeros(len(question.cohort), np.uint8))
 
 
-def released(own, number, plan, others, make=None):
+def released(own, number, plan, others):
     """The sum of the released gradients of whole runs, each a real object."""
 
     def draw(runs):
-        algorithm, found = (make or ALGORITHMS[plan.algorithm].maker)(plan), np.zeros(runs)
+        algorithm, found = ALGORITHMS[plan.algorithm].maker(plan), np.zeros(runs)
         people = Places(plan, others, own)
         for run in range(runs):
             noise, state = SeededNoise(10**7 * number + run), algorithm.init()
@@ -102,18 +98,13 @@ def edge(phase):
     return {"others": np.append(np.zeros(USERS - 1 - lost), 1e3 * np.arange(1, lost + 1)), "ends": (0.0, 5e5)}
 
 
-class Untested(AcceleratedERM):
-    """Releases every step."""
-
-    def _test(self, state, score, phase, noise):
-        return True, ()
+UNTESTED = Lottery, "decide", lambda *_: True
 
 
 def accelerated_audits():
     kinds = {
         "lottery": {"cohort": USERS},
         "secret cohorts": {"cohort": 400},
-        "threshold": {"test": "above-threshold"},
         "clip": {"test": "clip", "cohort": USERS},
     }
     plans = {
@@ -121,7 +112,7 @@ def accelerated_audits():
     }
     first = {kind: plan.parameters.phases[0] for kind, plan in plans.items()}
     apart = {kind: {"plan": plan, **antipodal(first[kind].radius)} for kind, plan in plans.items()}
-    at_edge = {kind: {"plan": plans[kind], **edge(first[kind])} for kind in ("lottery", "threshold")}
+    at_edge = {"plan": plans["lottery"], **edge(first["lottery"])}
 
     def quieter(kind, factor):
         less = changed(plans[kind], phases=(replace(first[kind], noise_scale=first[kind].noise_scale / factor),))
@@ -129,101 +120,43 @@ def accelerated_audits():
 
     def middle():
         """The score between those of both worlds."""
-        given, phase = at_edge["lottery"], first["lottery"]
+        phase = first["lottery"]
         where = {"radius": phase.radius, "reference": np.zeros(1)}
-        both = [Places(given["plan"], given["others"], own).places[:, None] for own in given["ends"]]
+        both = [Places(at_edge["plan"], at_edge["others"], own).places[:, None] for own in at_edge["ends"]]
         here = np.ones(phase.cohort_size, np.bool_)
         return sum(phase.accounting.mean.observe(rows, here, **where).score for rows in both) // 2
 
-    class Certain(AcceleratedERM):
-        """Releases exactly when the score reaches the middle of the ladder: one user decides."""
-
-        def _test(self, state, score, phase, noise):
-            return score > middle(), ()
-
+    certain = Lottery, "decide", lambda self, score, stream: score > middle()  # one user decides
     unclipped = method, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)
-    # With a threshold most of ε pays for its tests, on which these neighbours do not differ.
-    shares = {"lottery": 16, "threshold": 64}
     yield Audit(
         "accelerated-erm",
         plans["lottery"].guarantee.epsilon,
         events(released, ends=(), delta=DELTA, draws=400),
         {kind: case(**given) for kind, given in apart.items()}
-        | {f"{kind}, undecided tests": case(slow=True, **given) for kind, given in at_edge.items()},
-        {f"no test, {kind}": case(plan=plans[kind], make=Untested, **halves()) for kind in shares}
-        | {f"{share} times less noise, {kind}": case(**quieter(kind, share)) for kind, share in shares.items()}
-        | {
+        | {"lottery, undecided tests": case(slow=True, **at_edge)},
+        {
+            "no test, lottery": case(UNTESTED, plan=plans["lottery"], **halves()),
+            "16 times less noise, lottery": case(**quieter("lottery", 16)),
             "a quarter of the noise, clip": case(**quieter("clip", 4)),
             "no clip": case(unclipped, plan=plans["clip"], others=np.zeros(USERS - 1), ends=(1.0, -1.0)),
-            "a test without randomness": case(slow=True, make=Certain, **at_edge["lottery"] | {"draws": 900}),
+            "a test without randomness": case(certain, slow=True, **at_edge | {"draws": 900}),
         },
     )
 
 
 def outlier_gd_audits():
-    plans = {kind: planned("outlier-gd", radius=0.1, test=kind) for kind in ("above-threshold", "lottery")}
-    apart = {kind: antipodal(plan.parameters.radius) for kind, plan in plans.items()}
-    quiet = {kind: changed(plan, noise_scale=plan.parameters.noise_scale / 64) for kind, plan in plans.items()}
-    untested = outlier_gd, "decision", lambda *_, **__: (True, ())
+    plan = planned("outlier-gd", radius=0.1)
+    apart = antipodal(plan.parameters.radius)
+    quiet = changed(plan, noise_scale=plan.parameters.noise_scale / 64)
     yield Audit(
         "outlier-gd",
-        plans["lottery"].guarantee.epsilon,
+        plan.guarantee.epsilon,
         events(released, ends=(), delta=DELTA, draws=300),
-        {kind: case(plan=plan, **apart[kind]) for kind, plan in plans.items()},
-        {f"a 64th of the noise, {kind}": case(plan=plan, draws=450, **apart[kind]) for kind, plan in quiet.items()}
-        | {f"no test, {kind}": case(untested, plan=plan, draws=400, **halves()) for kind, plan in plans.items()},
-    )
-
-    test, step, series = plans["above-threshold"].parameters.accounting.test, score_step(USERS) / USERS, 100
-
-    def all_pass(gap, redrawn):
-        """P(no round misses), scores `gap` below the threshold in all, integrated over the threshold's noise."""
-        xi = np.linspace(-30, 30, 24_001) * test.threshold_scale
-        law = np.exp(-np.abs(xi) / test.threshold_scale)
-        law /= law.sum()
-        margin = (gap + xi) / test.score_scale
-        one = np.where(margin > 0, 0.5 * np.exp(-np.abs(margin)), 1 - 0.5 * np.exp(-np.abs(margin)))
-        return float((law @ one) ** series if redrawn else law @ one**series)
-
-    def worst(redrawn):
-        gaps = -np.linspace(0, 12, 49) * test.threshold_scale
-        return max(np.log(all_pass(gap, redrawn) / all_pass(gap + step, redrawn)) for gap in gaps)
-
-    yield Audit(
-        "one threshold at the price of one, exactly",
-        step / test.threshold_scale + 2 * step / test.score_scale,
-        worst,
-        {"drawn once": case(redrawn=False, least=0.1)},
-        {"redrawn in every round": case(redrawn=True, beyond=3)},
-    )
-
-    draw_limit = AboveThreshold.draw_limit
-
-    class Redrawing(outlier_gd.OutlierGD):
-        """Draws a threshold in every round."""
-
-        def update(self, state, answers, noise):
-            limit = test.draw_limit(noise.stream("limit"))
-            return super().update(replace(state, limit=limit), answers, noise)
-
-    def limits_drawn(make=None, runs=5):
-        """How many thresholds a run draws."""
-        drawn = []
-
-        def counted(self, stream):
-            drawn.append(stream)
-            return draw_limit(self, stream)
-
-        with patch.object(AboveThreshold, "draw_limit", counted):
-            released(0.0, 3, plans["above-threshold"], np.zeros(USERS - 1), make)(runs)
-        return len(drawn) / runs
-
-    yield Audit(
-        "thresholds of a run",
-        1.0,
-        limits_drawn,
-        {"one": case(least=0.9)},
-        {"one in every round": case(make=Redrawing)},
+        {"lottery": case(plan=plan, **apart)},
+        {
+            "a 64th of the noise": case(plan=quiet, draws=450, **apart),
+            "no test": case(UNTESTED, plan=plan, draws=400, **halves()),
+        },
     )
 
 
@@ -233,7 +166,7 @@ def iterate_audits():
     τ = 1. What is seen is what is released: the noisy mean, or silence.
     """
     epsilon, delta, chains, silent, far = 1.0, 1e-3, 300, 1e12, 1e5
-    kappas, names = {"kappa 1": 1, "kappa 2": 2}, ("kappa 1", "kappa 2", "as printed")
+    names = "lottery", "as printed"
     # Of the printed form, by a Laplace test and coins, with the least noise for these ε and δ.
     printed = LaplaceOneShot(random_inclusion(chains, 250), LaplaceTest(chains, 250, 3.862374, 275.99686), 0.1321075)
 
@@ -242,7 +175,7 @@ def iterate_audits():
         if name == "as printed":
             verify_laplace_test(printed, epsilon, delta)
             return ChainPhase(1, 1, 1.0, 1.0, release_scale(printed, 1.0, 1), printed)
-        made = robust_mean.release(epsilon, delta, chains, kappa=kappas[name])
+        made = robust_mean.release(epsilon, delta, chains)
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):
@@ -321,7 +254,7 @@ def iterate_audits():
         {f"a 32nd of the noise, {name}": case(name=name, scenario="antipodal", noise=1 / 32) for name in names}
         | {f"no test, {name}": case(name=name, scenario="two halves", tests=False) for name in names}
         | {
-            "a sixteenth of the noise": case(name="kappa 2", scenario="antipodal", noise=1 / 16),
+            "a sixteenth of the noise": case(name="lottery", scenario="antipodal", noise=1 / 16),
         },
     )
 

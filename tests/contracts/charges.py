@@ -7,7 +7,6 @@ from typing import Any
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.min_cohort import MinCohort
-from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
@@ -15,6 +14,7 @@ from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
+from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import RunPlan
 from quoron_server.schedule import PlannedRelease
@@ -117,7 +117,7 @@ def _decision(test: Any, spent: Sequence[Spent]) -> float:
     return 0.0
 
 
-OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery, Series)
+OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery)
 LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
     **dict.fromkeys((Lottery, AboveThreshold, RangeReports, MinCohort), _decision),

@@ -16,7 +16,6 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import MedianTest
 from quoron_privacy.robust.filter import concentration as outlier_filter
 from quoron_privacy.robust.filter.concentration import Norm, cohort_scores
@@ -25,6 +24,7 @@ from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import min_cohort as min_cohorts
+from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 
 
 def _gaussian(world: World, release: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,14 +96,14 @@ def _laplace_test(world: World, decide: Callable[..., Any]) -> Callable[..., Any
 
 
 def _above_threshold(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    def forced(self: AboveThreshold, score: int, limit: int | None, stream: Stream) -> int | None:
+    def forced(self: AboveThreshold, score: int, limit: int, stream: Stream) -> bool:
         public = stream.labels, self.cohort_size, self.threshold, self.threshold_scale, self.score_scale
         first = world.meet(
-            "above-threshold", public, score, lambda: world.lenient or decide(self, score, limit, stream) is not None
+            "above-threshold", public, score, lambda: world.lenient or decide(self, score, limit, stream)
         )
         _require_score(world, first.private, score, self.cohort_size)
         _require_core(world, min(first.private, score))
-        return limit if first.outcome else None
+        return bool(first.outcome)
 
     return forced
 

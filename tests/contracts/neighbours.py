@@ -11,7 +11,7 @@ from contracts.scenes import Quadratic
 from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, Clipped
 from quoron_server.algorithms.chains import ChainPhase, largest
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
@@ -93,7 +93,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, AcceleratedERM):
         phase = p.phases[algorithm._places[state.round].phase]
         radius = phase.radius
-        if phase.test_of_step is None:
+        if isinstance(phase.accounting, Clipped):
             return Edges(state.gradient, (radius,))
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))

@@ -31,7 +31,6 @@ from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
 from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
-from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter import charging, concentration, outlier_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
@@ -149,7 +148,7 @@ def rungs_twice(was: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # One scene each: those of all algorithms are gone through below, which takes minutes.
-SERIES, HARD, MEDIAN = "outlier-gd/above-threshold", "filtered-sgd/linf", "median-sgd"
+HARD, MEDIAN = "filtered-sgd/linf", "median-sgd"
 # What finds noise -> (how it is bent, plans that it makes then, each of which must be refused)
 PREFIX = ("accelerated-srgd", "dp-ftrl", "dp-ftrl/epochs", "dp-ftrl/adaptive", "tracking-srgd")
 MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
@@ -186,14 +185,12 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     ),
     "PrefixNormCounts.for_mu": ((PrefixNormCounts, "for_mu"), quieter, ("tracking-srgd",)),
     "padded": (rotation.padded, times(0.5), ("mean-sgd", "winsorised-erm")),
-    "score_step": (outlier_mean.score_step, times(0.5), (SERIES,)),
-    "OutlierMean.sensitivity": ((OutlierMean, "sensitivity"), times(0.9), (SERIES,)),
-    "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", SERIES)),
-    "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), times(0.9), (SERIES,)),
-    "_near_shift": (outlier_mean._near_shift, times(0.9), ("accelerated-erm",)),
+    "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", "outlier-gd")),
+    "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), times(0.9), ("outlier-gd",)),
+    "_shift": (outlier_mean._shift, times(0.9), ("accelerated-erm",)),
     "ladder_mus": (lottery.ladder_mus, times(0.9), ("accelerated-erm",)),
     "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
-    "participations": (accelerated.participations, times(0.5), ("accelerated-erm/above-threshold",)),
+    "participations": (accelerated.participations, times(0.5), ("accelerated-erm/public",)),
     "search.left_of_delta": (
         search.left_of_delta,
         times(1.1),
@@ -217,11 +214,8 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 }  # fmt: skip
 # What a run asks while it tests, and the scenes whose sound plans are refused where that is bent.
 ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
-    "score_step": (outlier_mean.score_step, times(0.5), ("outlier-iterates", SERIES)),
+    "score_step": (outlier_mean.score_step, times(0.5), ("outlier-iterates", "outlier-gd")),
     "Lottery.rung": ((Lottery, "rung"), rungs_twice, ("outlier-iterates",)),
-    "in_score_units": (outlier_mean.in_score_units, times(0.95), (SERIES,)),
-    "score_scale": (outlier_mean.score_scale, times(0.5), (SERIES,)),
-    "Series.threshold": ((Series, "threshold"), times(0.95), (SERIES,)),
     "FilterParameters.cutoff_decay": ((FilterParameters, "cutoff_decay"), times(2.0), (HARD,)),
 }
 

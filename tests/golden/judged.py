@@ -26,7 +26,7 @@ from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
-from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
+from quoron_privacy.robust import coordinate_median, laplace_test, lottery, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import outlier_filter
 
@@ -70,10 +70,6 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     "laplace test": lambda: (
         LAPLACE,
         partial(laplace_test.verify_laplace_test, epsilon=2.0, delta=1e-6),
-    ),
-    "above threshold": lambda: (
-        above_threshold.calibrate(2.0, 1e-6, 2_000, releases=8),
-        partial(above_threshold.verify_above_threshold, epsilon=2.0, delta=1e-6),
     ),
     "sampled lottery": lambda: (
         sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10),

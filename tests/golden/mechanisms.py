@@ -26,7 +26,7 @@ from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
-from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, outlier_mean, robust_mean
+from quoron_privacy.robust import coordinate_median, laplace_test, lottery, outlier_mean, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
@@ -192,7 +192,7 @@ def _decided(norm: str) -> Any:
 
 
 LAPLACE = laplace_test.LaplaceOneShot(
-    outlier_mean.weighted_mean(4000, 3911, 1),
+    outlier_mean.weighted_mean(4000, 3911),
     laplace_test.LaplaceTest(4000, 3911, 4.499155939211172, 3972.039509064424),
     0.001846372010835459,
 )
@@ -200,14 +200,12 @@ LAPLACE = laplace_test.LaplaceOneShot(
 
 def _tests() -> Any:
     one = lottery.calibrate(2.0, 1e-6, 2_000)
-    series = above_threshold.calibrate(2.0, 1e-6, 2_000, releases=8)
     few = sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10)
     return [
-        [shot.noise_multiplier for shot in (one, LAPLACE, series, few)],
+        [shot.noise_multiplier for shot in (one, LAPLACE, few)],
         [one.lottery.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
         [LAPLACE.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
         [lottery.verify_one_shot(one, 2.0, 1e-6), laplace_test.verify_laplace_test(LAPLACE, 2.0, 1e-6)],
-        [above_threshold.verify_above_threshold(series, 2.0, 1e-6), series.threshold],
         [sampled.verify_subsampled(few, 2.0, 1e-6), sampled.subsampled_delta(few, 1.0)],
         lottery.estimate(2.0, 1e-6, 2_000),
     ]

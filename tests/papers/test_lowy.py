@@ -41,10 +41,9 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Status
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.outlier_mean import neighbour_counts
 from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms.printed.lowy_erm import PrintedERM, drawn, draws_near, included
+from quoron_server.algorithms.printed.lowy_erm import AboveThreshold, PrintedERM, drawn, draws_near, included
 from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates
 from quoron_server.algorithms.slots import partition
 from quoron_server.flower import exchange
@@ -705,7 +704,7 @@ def algorithms_2_and_3(plan, engine, noise):
             apart = cdist(q, q)
             h = np.sum(apart <= 2 * p.radius, axis=1)  # lines 6 and 10
             limit = phase.test.draw_limit(noise.stream("limit", i if p.one_threshold else at))
-            if phase.test.decide(int(h.sum()), limit, noise.stream("test", at)) is None:
+            if not phase.test.decide(int(h.sum()), limit, noise.stream("test", at)):
                 return np.zeros_like(x), removed, at + 1  # line 18
             k, stream, kept = phase.draws, noise.stream("include", at), []
             for place in np.unique(places):  # line 11

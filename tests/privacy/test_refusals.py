@@ -26,9 +26,8 @@ from quoron_privacy.means.norm_counts import NormCountSum, PrefixNormCounts
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
-from quoron_privacy.robust import above_threshold, laplace_test, lottery, robust_mean, subsampled_lottery
+from quoron_privacy.robust import laplace_test, lottery, robust_mean, subsampled_lottery
 from quoron_privacy.robust import outlier_mean as outliers
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
 from quoron_privacy.robust.filter.concentration import decide
@@ -75,7 +74,7 @@ def boxed(users: int, mu: float) -> WinsorisedMean:
 
 def observed(radius: float, users: int, reference: float) -> object:
     rows, at = np.zeros((users, 2)), np.full(2, reference)
-    return outliers.weighted_mean(6, 5, 1).observe(rows, np.ones(users, bool), radius=radius, reference=at)
+    return outliers.weighted_mean(6, 5).observe(rows, np.ones(users, bool), radius=radius, reference=at)
 
 
 def decided(answered=THREE, tau=1.0, thresholds=np.zeros(3, np.int64), step=1.0):  # noqa: B008
@@ -165,7 +164,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
     *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
 
-    *several("Expected", AboveThreshold, (9, 6.0, 0.0, 1.0), (9, 6.0, 1.0, 0.0), (9, -1.0, 1.0, 1.0)),
     ("shape", lambda: concentration.scores(np.zeros(3), 1.0)),
     ("answered", lambda: concentration.cohort_scores(np.zeros((3, 2)), TWO, 1.0)),
     ("at most", lambda: concentration.scores(np.zeros((2**19 + 1, 1)), 1.0)),
@@ -184,7 +182,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("radius", lambda: observed(1e120, 6, 0.0)),
     ("shape", lambda: observed(1.0, 5, 0.0)),
     ("finite", lambda: observed(1.0, 6, NAN)),
-    ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11, 1)),
+    ("core <= cohort_size=10", lambda: outliers.weighted_mean(10, 11)),
     *several("outliers in", robust, {"outliers": -0.1}, {"outliers": 0.5}, {"outliers": NAN}),
     ("cohort_size", lambda: outlier_filter.calibrate(4.0, 1e-6, 0, 1.0, 25_000)),
     ("mean number of trials", lambda: Trials.negative_binomial(1.0)),
@@ -211,12 +209,10 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
         "none", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=1e-9
     )),
     ("mu=1e-09", lambda: PrefixNoise.for_mu(rounds=8, sensitivity=1.0, mu=1e-9, dimension=10)),
-    ("core=50", lambda: outliers.weighted_mean(100, 50, 1)),
-    ("core >= 52", lambda: outliers.weighted_mean(100, 51, 2)),
+    ("core=50", lambda: outliers.weighted_mean(100, 50)),
     ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
     (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
-    (r"cohort_size >= \d+", lambda: above_threshold.calibrate(1.0, 1e-6, 100, releases=50)),
     ("n >= ", lambda: robust(users=50, epsilon=1.0)),
     ("smaller share", lambda: robust(outliers=0.4)),
     ("too many", lambda: robust(users=10**6)),
@@ -229,11 +225,9 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
 ]  # fmt: skip
 NOT_VERIFIED: list[tuple[str, Callable[[], object]]] = [
     ("B <= k - 1", lambda: outliers.verify_outlier_mean(replace(outliers.random_inclusion(100, 68, 67), core=67))),
-    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kappa=1, ramp_high=170))),
-    ("coins with kappa=2", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
+    ("weights, or coins", lambda: outliers.verify_outlier_mean(replace(MADE["coins"], kind="other"))),
     ("Expected weights", lambda: outliers.certified_shifts(MADE["coins"], np.array([32_000]))),
-    ("core of more than 29", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 2), np.array([1120]))),
-    ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30, 1), np.array([800]))),
+    ("positive total weight", lambda: outliers.certified_shifts(outliers.weighted_mean(40, 30), np.array([800]))),
 ]  # fmt: skip
 
 

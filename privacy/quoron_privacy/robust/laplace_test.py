@@ -1,7 +1,7 @@
 """The Laplace test: one release of an outlier mean, made when the concentration score with noise clears a threshold.
 
     >>> from quoron_privacy.robust.outlier_mean import weighted_mean
-    >>> plan = LaplaceOneShot(weighted_mean(1000, 844, 1), LaplaceTest(1000, 844, scale=5.0, threshold=913.0), 0.05)
+    >>> plan = LaplaceOneShot(weighted_mean(1000, 844), LaplaceTest(1000, 844, scale=5.0, threshold=913.0), 0.05)
     >>> round(certified_epsilon(plan, 1e-6, lacking=0.0), 2)
     0.95
 

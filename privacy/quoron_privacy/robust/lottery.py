@@ -27,7 +27,6 @@ from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
@@ -38,19 +37,17 @@ from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_CERTIFIED,
-    Kappa,
     OutlierMean,
-    best_mean,
+    Whole,
     certified_shifts,
     fitting,
     recounted_step,
     score_step,
     verify_outlier_mean,
+    weighted_mean,
 )
 
 Option = TypeVar("Option")
-
-Whole = TypeVar("Whole", int, NDArray[np.int64])
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
@@ -148,21 +145,14 @@ class OneShot:
         return self.lottery
 
 
-def calibrate(
-    epsilon: float,
-    delta: float,
-    cohort_size: int,
-    *,
-    kappa: Kappa | None = None,
-    forgiven: int = 0,
-) -> OneShot:
-    """Return the least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
+def calibrate(epsilon: float, delta: float, cohort_size: int, *, forgiven: int = 0) -> OneShot:
+    """Return the least noise for one (ε, δ)-DP release, over the core.
 
     It is made with chance RELEASE at full concentration, or where the average count misses C by `forgiven`. Raises
     Infeasible naming the smallest cohort that would do.
     """
     _check(epsilon, delta, cohort_size, forgiven)
-    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, forgiven), 1e-5
+    found, more = _search(epsilon, _aim(delta), cohort_size, forgiven), 1e-5
     while found is not None:
         mean, rungs, noise = found
         table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, rungs, noise), RELEASE)
@@ -175,27 +165,27 @@ def calibrate(
             found, more = (mean, rungs, noise * (1 + more)), 2 * more
         else:
             return plan
-    least = max(smallest_cohort(epsilon, delta, kappa=kappa), cohort_size + 1)
+    least = max(smallest_cohort(epsilon, delta), cohort_size + 1)
     why = f"at epsilon={epsilon:g}, delta={delta:g}"
     raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
-def estimate(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
+def estimate(epsilon: float, delta: float, size: int, *, forgiven: int = 0) -> float:
     """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
     _check(epsilon, delta, size, forgiven)
-    found = _search(epsilon, _aim(delta), size, kappa, forgiven)
+    found = _search(epsilon, _aim(delta), size, forgiven)
     return math.inf if found is None else found[2]
 
 
 @lru_cache(maxsize=256)
-def smallest_cohort(epsilon: float, delta: float, *, kappa: Kappa | None = None) -> int:
+def smallest_cohort(epsilon: float, delta: float) -> int:
     """C_min: the least cohort for which a plan exists, however noisy. Useful noise needs two to three times that."""
     positive(epsilon=epsilon)
     probability(delta=delta)
     rungs = _fewest_rungs(epsilon, _aim(delta))
 
     def exists(size: int) -> bool:
-        return best_mean(size, core_for(size, rungs), kappa) is not None
+        return bool(fitting(size, core_for(size, rungs)))
 
     size = 4 * rungs  # below, the core would be less than half
     while size > 2 and exists(size):
@@ -262,11 +252,10 @@ def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> Vector:
 
 
 @lru_cache(maxsize=256)
-def ladder_means(size: int, rungs: int, kappa: Kappa | None, forgiven: int) -> tuple[OutlierMean, Vector]:
-    """Return the best weights whose core leaves so many rungs, and their `ladder_mus` at noise 1; some κ has to fit."""
+def ladder_means(size: int, rungs: int, forgiven: int) -> tuple[OutlierMean, Vector]:
+    """Return the best weights whose core leaves so many rungs, and their `ladder_mus` at noise 1; it has to fit."""
     core = core_for(size, rungs) - forgiven
-    mean = best_mean(size, core, kappa, usual=(core + size - forgiven) // 2)
-    assert mean is not None
+    mean = weighted_mean(size, core, (core + size - forgiven) // 2)
     return mean, ladder_mus(mean, rungs, 1.0)
 
 
@@ -300,24 +289,12 @@ def _check(epsilon: float, delta: float, size: int, forgiven: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _search(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, forgiven: int
-) -> tuple[OutlierMean, int, float] | None:
-    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to RELEASE; None without one."""
+def _search(epsilon: float, delta: float, size: int, forgiven: int) -> tuple[OutlierMean, int, float] | None:
+    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to RELEASE, from above; None without."""
     fewest = _fewest_rungs(epsilon, delta)
-    best: tuple[OutlierMean, int, float] | None = None
-    for each in fitting(size, core_for(size, fewest) - forgiven, kappa):
-        if best is None or least_noise(epsilon, delta, size, kappa=each, forgiven=forgiven) < best[2]:
-            found = _least(epsilon, delta, size, each, forgiven, fewest)
-            best = found if best is None or found[2] < best[2] else best
-    return best
-
-
-def _least(
-    epsilon: float, delta: float, size: int, kappa: Kappa, forgiven: int, fewest: int
-) -> tuple[OutlierMean, int, float]:
-    """Return the same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
-    means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
+    if not fitting(size, core_for(size, fewest) - forgiven):
+        return None
+    means = partial(ladder_means, size, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did
     def reaches(rungs: int, noise: float) -> bool:
@@ -339,15 +316,15 @@ def _least(
         return high
 
     numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
-    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven, kappa)]
+    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven)]
     rungs, _ = cheapest(fit, least)
     return means(rungs)[0], rungs, least(rungs, 1e-5)
 
 
-def least_noise(epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, forgiven: int = 0) -> float:
+def least_noise(epsilon: float, delta: float, size: int, *, forgiven: int = 0) -> float:
     """Return less than `estimate`, at once: the top of a ladder alone needs that much."""
-    kappas = fitting(size, size - forgiven, kappa)
-    return 2 * kappas[0] / size / gdp.mu_for(epsilon, min(delta / RELEASE, 0.5)) if kappas else math.inf
+    fits = fitting(size, size - forgiven)
+    return 2 / size / gdp.mu_for(epsilon, min(delta / RELEASE, 0.5)) if fits else math.inf
 
 
 @lru_cache(maxsize=256)

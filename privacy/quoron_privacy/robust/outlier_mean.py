@@ -1,12 +1,12 @@
 """The mean of a cohort without its outliers: how far one user can move it while most answers lie close together.
 
-    >>> mean = weighted_mean(1000, 950, kappa=1)
+    >>> mean = weighted_mean(1000, 950)
     >>> round(1000 * mean.sensitivity, 2)
     3.6
 
 `neighbour_counts` counts the answers near each answer, which gives it a weight: used as it is in `weighted_mean`
 (outlier-mean#o1), as the chance of a coin in `random_inclusion` (outlier-mean#o2), which is as printed. The tests of
-`lottery`, `laplace_test` and `above_threshold` see to it that nothing is released of a cohort of low score.
+`lottery` and `laplace_test` see to it that nothing is released of a cohort of low score.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.
@@ -30,7 +30,6 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.concentration import usable
 
-Kappa = Literal[1, 2]
 Kind = Literal["weighted", "random"]
 
 SMALLEST, LARGEST = 1e-120, 1e120  # radii whose squares neither overflow nor vanish
@@ -136,7 +135,7 @@ class OutlierMean:
     Of C answers y_j the count h_j is of the answers within κτ of y_j, itself included. The weight of y_j climbs from 0
     at h_j = A to 1 at h_j = B. The score is S = #{(i, j) : |y_i − y_j| <= τ}, in [C, C²].
 
-        >>> mean, at = weighted_mean(8, 7, kappa=1), {"radius": 1.0, "reference": np.zeros(1)}
+        >>> mean, at = weighted_mean(8, 7), {"radius": 1.0, "reference": np.zeros(1)}
         >>> answers = np.array([[0.0], [0.25], [0.5], [0.5], [0.5], [0.5], [0.75], [1e6]])
         >>> seen = mean.observe(answers, np.ones(8, dtype=np.bool_), **at)
         >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
@@ -146,11 +145,15 @@ class OutlierMean:
     kind: Kind
     cohort_size: int  # C
     core: int  # k: the score, a user, that both neighbours reach
-    kappa: Kappa  # κ: answers are counted within κτ
     ramp_low: int  # A: weight 0 up to here
     ramp_high: int  # B: weight 1 from here
     shifts: tuple[float, ...]  # Δ/τ, or Δ_b/τ for b flips
     chances: tuple[float, ...]
+
+    @property
+    def kappa(self) -> int:
+        """κ: answers are counted within κτ; of weights the one of less noise, of coins the one with a proof."""
+        return 1 if self.kind == "weighted" else 2
 
     @property
     def sensitivity(self) -> float:
@@ -170,17 +173,12 @@ class OutlierMean:
     def shifts_at(self, scores: Integers) -> Vector:
         """Return the shift of weights in units of τ when the larger of both scores is at least scores[r], (R,).
 
-        It falls as the score grows; of κ = 1 the smaller score has to be at least C·core, too. Each at least C·core + 1
+        It falls as the score grows; the smaller score has to be at least C·core, too. Each at least C·core + 1
         (outlier-mean#o1).
         """
-        size, low, high = self.cohort_size, self.ramp_low, self.ramp_high
-        lost = np.maximum(size**2 - scores, 0)
-        if self.kappa == 1:
-            bounds = np.maximum(*_near_shift(size, lost, low, high))
-        else:
-            cores = size - lost // size  # ⌈S/C⌉ answers lie within τ of one of them
-            bounds = _wide_shift(size, cores, low, (size - cores) / (high - low))
-        return bounds * _GEOMETRY * (1 + 1e-14)
+        size = self.cohort_size
+        bounds = np.maximum(*_shift(size, np.maximum(size**2 - scores, 0), self.ramp_low, self.ramp_high))
+        return np.asarray(bounds * _GEOMETRY * (1 + 1e-14))
 
     def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
         """Return δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
@@ -285,37 +283,28 @@ def score_scale(scale: float, cohort_size: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def weighted_mean(cohort_size: int, core: int, kappa: Kappa, ramp_core: int | None = None) -> OutlierMean:
-    """outlier-mean#o1 on the ramp that is best at the core: (a) for κ = 2, where B = k − 1, and (b) for κ = 1.
+def weighted_mean(cohort_size: int, core: int, ramp_core: int | None = None) -> OutlierMean:
+    """outlier-mean#o1 on the ramp that is best at the core.
 
-    `ramp_core`: a higher core at which the ramp of κ = 1 is to be the best, for scores that are seldom as low as k.
-    Raises Infeasible when the core is too small a part of the cohort for any bound.
+    `ramp_core`: a higher core at which the ramp is to be the best, for scores that are seldom as low as k. Raises
+    Infeasible when the core is too small a part of the cohort for any bound.
     """
-    _check(cohort_size, core, kappa)
+    _check(cohort_size, core)
     low = ramp_floor(cohort_size)
-    if kappa == 2:
-        _require_core(cohort_size, core, low + 2)
-        high = core - 1
-    else:
-        if cohort_size <= low + 1:
-            raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
-        _require_core(cohort_size, core, low + 1)
-        high = int(_best_ramps(np.array([cohort_size]), np.array([ramp_core or core]))[0][0])
-    mean = OutlierMean("weighted", cohort_size, core, kappa, low, high, (), (1.0,))
+    if cohort_size <= low + 1:
+        raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
+    _require_core(cohort_size, core, low + 1)
+    high = int(_best_ramps(np.array([cohort_size]), np.array([ramp_core or core]))[0][0])
+    mean = OutlierMean("weighted", cohort_size, core, low, high, (), (1.0,))
     return replace(mean, shifts=(float(mean.shifts_at(np.array([cohort_size * core]))[0]),))
 
 
-def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
-    """Return the sensitivity of a weighted `best_mean` for each cohort and core, in units of τ; inf without a bound."""
-    lows = ramp_floor(sizes)
-    least = np.full(len(cores), np.inf)
-    for each in (1, 2) if kappa is None else (kappa,):
-        fit = (lows + each <= cores) & (cores <= sizes) & (lows + 1 < sizes)
-        size, core, low = sizes[fit], cores[fit], lows[fit]
-        wide = each == 2
-        shifts = _wide_shift(size, core, low, (size - core) / (core - 1 - low)) if wide else _best_ramps(size, core)[1]
-        least[fit] = np.minimum(least[fit], shifts * _GEOMETRY * (1 + 1e-14))
-    return least
+def weighted_shifts(sizes: Integers, cores: Integers) -> Vector:
+    """Return the sensitivity of a `weighted_mean` for each cohort and core, in units of τ; inf without a bound."""
+    found = np.full(len(cores), np.inf)
+    fit = fitting(sizes, cores)
+    found[fit] = _best_ramps(sizes[fit], cores[fit])[1] * _GEOMETRY * (1 + 1e-14)
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -324,32 +313,20 @@ def random_inclusion(cohort_size: int, core: int, ramp_high: int | None = None) 
 
     `ramp_high` is B; None takes k − 1, of which the fewest coins differ.
     """
-    _check(cohort_size, core, 2)
+    _check(cohort_size, core)
     low, high = ramp_floor(cohort_size), core - 1 if ramp_high is None else ramp_high
     _require_core(cohort_size, core, max(low + 2, high + 1))
     flips, chances = _flips(cohort_size - core, 1 / (high - low))
-    shifts = _wide_shift(cohort_size, np.array([core]), low, flips) * _GEOMETRY * (1 + 1e-14)
+    heaviest = 2 * (2 - max(low + core - cohort_size, 0) / cohort_size)
+    shifts = (4 + flips * heaviest) / core * _GEOMETRY * (1 + 1e-14)
     numbers = tuple(map(float, shifts[chances > 0])), tuple(map(float, chances[chances > 0]))
-    return OutlierMean("random", cohort_size, core, 2, low, high, *numbers)
+    return OutlierMean("random", cohort_size, core, low, high, *numbers)
 
 
-def fitting(cohort_size: int, core: int, kappa: Kappa | None) -> tuple[Kappa, ...]:
-    """Return each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
-    kappas: tuple[Kappa, ...] = (1, 2) if kappa is None else (kappa,)
-    # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
+def fitting(cohort_size: Whole, core: Whole) -> NDArray[np.bool_]:
+    """Whether this core allows a `weighted_mean`, A < B < C and k > A: of numbers or of arrays."""
     low = ramp_floor(cohort_size)
-    return tuple(each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size)
-
-
-def best_mean(cohort_size: int, core: int, kappa: Kappa | None, *, usual: int | None = None) -> OutlierMean | None:
-    """Return the weights with the least shift, over κ when kappa=None; None when this core allows no bound.
-
-    `usual`: the core at which the shift, and the ramp of κ = 1, are to be the best; k where nothing is said.
-    """
-    at = max(core, min(usual or core, cohort_size))
-    means = [weighted_mean(cohort_size, core, each, at) for each in fitting(cohort_size, core, kappa)]
-    scores = np.array([cohort_size * at])
-    return min(means, key=lambda mean: float(mean.shifts_at(scores)[0]), default=None)
+    return np.asarray((low < core) & (core <= cohort_size) & (low + 1 < cohort_size))
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
@@ -359,13 +336,10 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
     compared as tail sums.
     """
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
-    sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
-    if mean.kappa == 2:
-        sound = sound and high <= core - 1
-    if not sound:
-        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B <= k - 1 for kappa=2), got {mean}.")
-    if mean.kind not in ("weighted", "random") or (mean.kind == "random" and mean.kappa != 2):
-        raise VerificationError(f"Expected weights, or coins with kappa=2; nothing is proved for others, got {mean}.")
+    if mean.kind not in ("weighted", "random"):
+        raise VerificationError(f"Expected weights, or coins; nothing is proved for others, got {mean}.")
+    if not (2 * low >= size and low < high < size and core <= size and (mean.kind == "weighted" or high <= core - 1)):
+        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B <= k - 1 for coins), got {mean}.")
     shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
     chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
@@ -391,24 +365,18 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
 def certified_shifts(mean: OutlierMean, scores: Integers) -> Vector:
     """`shifts_at` by a second route, rounded up, (R,): when the larger score is at least scores[r].
 
-    Shares no formula with it: (b) over every height of the ramp, in integers up to one division. Raises
-    VerificationError where the theorem has no bound, or coins have one of their own.
+    Shares no formula with it: over every height of the ramp, in integers up to one division. Raises VerificationError
+    where the theorem has no bound, or coins have one of their own.
     """
+    size = mean.cohort_size
     if mean.kind != "weighted":
         raise VerificationError(f"Expected weights, got {mean}.")
-    size, width, rounded = mean.cohort_size, mean.ramp_high - mean.ramp_low, (1 + REMOVAL_SLACK) * (1 + 1e-15)
-    if mean.kappa == 1:
-        if size > LARGEST_CERTIFIED:
-            raise VerificationError(f"Expected a cohort of at most {LARGEST_CERTIFIED:,}, got {size:,}.")
-        ratios = loops.largest_ratios(size, mean.ramp_low, mean.ramp_high, np.maximum(size * size - scores, 0))
-        if not np.isfinite(ratios).all():
-            raise VerificationError(f"Expected a positive total weight at every height, which fails for {mean}.")
-        return np.asarray(ratios * (1 + 1e-15) * rounded)
-    cores = np.minimum(-(-scores // size), size)
-    if not cores.min() > mean.ramp_high:
-        raise VerificationError(f"Expected a core of more than {mean.ramp_high} answers, got {cores.min()}.")
-    most, each = size - cores, 2 * (2 * size - np.maximum(mean.ramp_low + cores - size, 0))
-    return np.asarray((4 * size * width + most * each) / (cores * size * width) * rounded)
+    if size > LARGEST_CERTIFIED:
+        raise VerificationError(f"Expected a cohort of at most {LARGEST_CERTIFIED:,}, got {size:,}.")
+    ratios = loops.largest_ratios(size, mean.ramp_low, mean.ramp_high, np.maximum(size * size - scores, 0))
+    if not np.isfinite(ratios).all():
+        raise VerificationError(f"Expected a positive total weight at every height, which fails for {mean}.")
+    return np.asarray(ratios * (1 + 1e-15) * ((1 + REMOVAL_SLACK) * (1 + 1e-15)))
 
 
 def recounted_step(cohort_size: int) -> int:
@@ -433,12 +401,6 @@ def require_exact(threshold: float, scale: float, cohort_size: int) -> None:
         raise VerificationError(f"Expected a test of {cohort_size} answers at {threshold} with {scale}, got {drawn}.")
 
 
-def _wide_shift(size: Whole, core: Integers, low: Whole, moved: Vector) -> Vector:
-    """Return the bound for κ = 2 when `moved` units of weight move on the ramp."""
-    shifts: Vector = (4 + moved * 2 * (2 - np.maximum(low + core - size, 0) / size)) / core
-    return shifts
-
-
 def _flips(most: int, chance: float) -> tuple[Vector, Vector]:
     """(numbers of coins that differ, their chances), (M,): what lies beyond a quantile is charged at the most."""
     flips = np.arange(most + 1)
@@ -449,7 +411,7 @@ def _flips(most: int, chance: float) -> tuple[Vector, Vector]:
 
 
 def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
-    """(B, the bound of outlier-mean#o1 (b)) at the best B for each cohort and core.
+    """(B, the bound of outlier-mean#o1) at the best B for each cohort and core.
 
     From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
     better than at the middle. So the best is next to where they cross, at B (B − A) = C (C − k).
@@ -459,24 +421,21 @@ def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
     crossing = np.ceil((low + np.sqrt(np.square(low, dtype=float) + 4.0 * lost)) / 2)
     around = np.clip(np.maximum(crossing.astype(np.int64), middle) + np.arange(-2, 3)[:, None], steepest, sizes - 1)
     tried = np.concatenate([steepest[None], around])  # the steepest ramp is the first of equals
-    shifts = np.maximum(*_near_shift(sizes, lost, low, tried))
+    shifts = np.maximum(*_shift(sizes, lost, low, tried))
     best = np.argmin(shifts, axis=0), np.arange(len(cores))
     return tried[best], shifts[best]
 
 
-def _near_shift(size: Whole, lost: Integers, low: Whole, high: Whole) -> tuple[Vector, Vector]:
-    """outlier-mean#o1 (b) for C² − S = `lost`, at heights A and B: linear over linear in the height, so one end is
-    worst."""
+def _shift(size: Whole, lost: Integers, low: Whole, high: Whole) -> tuple[Vector, Vector]:
+    """outlier-mean#o1 for C² − S = `lost`, at heights A and B: linear over linear in it, so one end is worst."""
     width, at_low, at_high = high - low, lost / (size - low), lost / (size - high)
     return 2 * ((1 + at_low / width) / (size - at_low)), 2 * ((1 + at_high / width) / size)
 
 
-def _check(cohort_size: int, core: int, kappa: int) -> None:
+def _check(cohort_size: int, core: int) -> None:
     count(cohort_size=cohort_size, core=core)
     if core > cohort_size:
         raise ConfigError(f"Expected core <= cohort_size={cohort_size}, got core={core}.")
-    if kappa not in (1, 2):
-        raise ConfigError(f"Expected kappa 1 or 2, got kappa={kappa}.")
 
 
 def _require_core(size: int, core: int, least: int) -> None:

@@ -36,7 +36,6 @@ from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
     REACH,
-    Kappa,
     OutlierMean,
     recounted_slack,
 )
@@ -60,17 +59,11 @@ class Tested(Protocol):
 
 
 def release(
-    epsilon: float,
-    delta: float,
-    cohort_size: int,
-    *,
-    kappa: Kappa | None = None,
-    forgiven: int = 0,
-    name: str = "outlier mean",
+    epsilon: float, delta: float, cohort_size: int, *, forgiven: int = 0, name: str = "outlier mean"
 ) -> OneShot:
     """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none of use.
 
-        >>> full, lowered = release(1.0, 1e-6, 1000, kappa=1), release(1.0, 1e-6, 1000, kappa=1, forgiven=20)
+        >>> full, lowered = release(1.0, 1e-6, 1000), release(1.0, 1e-6, 1000, forgiven=20)
         >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
         (844, 816, True)
 
@@ -78,7 +71,7 @@ def release(
     lower by s·C, and passes with the same chance there; the aggregate's bound grows, and the noise with it.
     """
     with suppress(Infeasible):
-        made = lottery.calibrate(epsilon, delta, cohort_size, kappa=kappa, forgiven=forgiven)
+        made = lottery.calibrate(epsilon, delta, cohort_size, forgiven=forgiven)
         if made.noise_multiplier < LARGEST_NOISE:
             return made
     raise Infeasible(name, f"a cohort of {cohort_size:,} is too small", "a larger cohort")
@@ -126,8 +119,7 @@ class RobustMean:
     | row far from most others                  | weight 0: it moves nothing but the chance of a release |
     | fewer than the declared share agree       | nothing is released, the less likely the fewer         |
 
-    Honest users within `spread` of one point lie within τ = 2 · spread of one another, so each has them all within τ,
-    and κ = 1 removes from there on.
+    Honest users within `spread` of one point lie within τ = 2 · spread of one another, so each has them all within τ.
     """
 
     radius: float  # τ: users within it of one another agree
@@ -172,11 +164,11 @@ def calibrate(
     most = min(bound / (radius * math.sqrt(dimension)), LARGEST_NOISE)  # noisier, it says nothing
 
     def noise(size: int) -> float:
-        return lottery.estimate(epsilon, less, size, kappa=1, forgiven=_forgiven(size, outliers))
+        return lottery.estimate(epsilon, less, size, forgiven=_forgiven(size, outliers))
 
     if users < 4 or not noise(users) < most:
         raise _infeasible(noise, users, outliers, most)
-    plan = release(epsilon, less, users, kappa=1, forgiven=_forgiven(users, outliers), name=NAME)
+    plan = release(epsilon, less, users, forgiven=_forgiven(users, outliers), name=NAME)
     radius = max(radius, 2 * bound / (LARGEST * release_scale(plan, 1.0, dimension)))
     scale = release_scale(plan, radius, dimension)
     made = RobustMean(radius, plan, GaussianNoise(plan.mean.sensitivity * radius, scale))

@@ -38,7 +38,6 @@ from quoron_privacy.robust.lottery import (
     verify_lottery,
 )
 from quoron_privacy.robust.outlier_mean import (
-    Kappa,
     OutlierMean,
     certified_shifts,
     fitting,
@@ -66,7 +65,6 @@ class SubsampledLottery:
     """Numbers of T releases, fixed before the first. A silent release may be followed by others."""
 
     users: int  # n
-    colluders: int  # c: users who know that they were not drawn; bears on the rate
     releases: int  # T: at most this many; with a public schedule, at most this many that ask the same user
     mean: OutlierMean  # on cohorts of K
     lottery: Lottery
@@ -74,15 +72,15 @@ class SubsampledLottery:
 
     @property
     def rate(self) -> float:
-        """γ: chance that a user is drawn, given what the colluders know: K/(n − c), 1 when everybody is asked."""
-        return sampling_rate(self.users, self.mean.cohort_size, self.colluders)
+        """γ: chance that a user is drawn, given that one other was not: K/(n − 1), 1 when everybody is asked."""
+        return sampling_rate(self.users, self.mean.cohort_size)
 
 
-def sampling_rate(users: int, cohort_size: int, colluders: int = 1) -> float:
-    """min(1, K/(n − c)): amplification holds against observers who know of c others that they were not drawn."""
+def sampling_rate(users: int, cohort_size: int) -> float:
+    """K/(n − 1), or 1 when everybody is asked: it holds against an observer who knows of one, that it was not drawn."""
     if not 1 <= cohort_size <= users:
         raise ConfigError(f"Expected cohort_size in 1..users={users}, got cohort_size={cohort_size}.")
-    return 1.0 if cohort_size == users else min(1.0, cohort_size / max(users - colluders, 1))
+    return 1.0 if cohort_size == users else cohort_size / (users - 1)
 
 
 def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _FINE) -> float:
@@ -102,8 +100,6 @@ def calibrate(
     users: int,
     cohort_size: int,
     releases: int,
-    kappa: Kappa | None = None,
-    colluders: int = 1,
     forgiven: int = 0,
 ) -> SubsampledLottery:
     """Return the least noise found for (ε, δ)-DP of `releases` releases.
@@ -117,16 +113,16 @@ def calibrate(
     count(users=users, cohort_size=cohort_size, releases=releases)
     if delta < _SMALLEST_DELTA:
         raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with composed releases, got delta={delta}.")
-    if min(colluders, forgiven) < 0:
-        raise ConfigError(f"Expected colluders >= 0 and forgiven >= 0, got {colluders} and {forgiven}.")
-    rate = sampling_rate(users, cohort_size, colluders)
+    if forgiven < 0:
+        raise ConfigError(f"Expected forgiven >= 0, got {forgiven}.")
+    rate = sampling_rate(users, cohort_size)
     if rate * releases * _TICKET > delta / 2:
         raise Infeasible(
             "subsampled lottery (subsampled-lottery#o4)",
             f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
             f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
         )
-    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, forgiven)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, forgiven)
     if found is None and forgiven:
         raise Infeasible(
             "subsampled lottery (subsampled-lottery#o4)",
@@ -138,7 +134,7 @@ def calibrate(
         why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
         raise Infeasible.small_cohort("subsampled lottery (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
     mean, lottery, noise = found
-    plan, more = SubsampledLottery(users, colluders, releases, mean, lottery, noise), 1e-7
+    plan, more = SubsampledLottery(users, releases, mean, lottery, noise), 1e-7
     while subsampled_delta(plan, epsilon) > delta:  # the search takes less care for rounding
         plan, more = replace(plan, noise_multiplier=plan.noise_multiplier * (1 + more)), 2 * more
     return plan
@@ -150,7 +146,7 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
     rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs) <= 1, 2)
     assert rungs is not None
     size = 4 * rungs + 4
-    while fitting(size - 2, core_for(size - 2, rungs), None):
+    while fitting(size - 2, core_for(size - 2, rungs)):
         size -= 2
     return size
 
@@ -183,8 +179,8 @@ def pair(plan: SubsampledLottery) -> "Pair":
 
 
 def _recounted_rate(plan: SubsampledLottery) -> float:
-    """γ again, rounded up: of those whom the colluders do not know about, not the share that is left out."""
-    hidden, asked = plan.users - (plan.colluders if plan.users > plan.mean.cohort_size else 0), plan.mean.cohort_size
+    """γ again, rounded up: of all but the one who knows that it was not drawn, not the share that is left out."""
+    hidden, asked = plan.users - 1, plan.mean.cohort_size
     if not 1 <= asked <= plan.users:
         raise VerificationError(f"Expected a cohort of 1 to {plan.users} users, got {asked}.")
     return 1.0 if hidden <= asked else math.nextafter(float(1 - Fraction(hidden - asked, hidden)), 1.0)
@@ -197,17 +193,16 @@ def _calibrate(
     rate: float,
     size: int,
     releases: int,
-    kappa: Kappa | None,
     forgiven: int,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
     ladders = _ladders(size, rate / typical)
-    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven, kappa)]
+    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven)]
     if not options:
         return None
 
-    means = partial(ladder_means, size, kappa=kappa, forgiven=forgiven)
+    means = partial(ladder_means, size, forgiven=forgiven)
 
     @cache  # where the search for a noise ends that for rungs begins
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron_privacy.robust.outlier_mean import Observation, OutlierMean
+from quoron_privacy.robust.outlier_mean import Kind, Observation, OutlierMean
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class MeanAt:
         return self.mean.aggregate(points, weights, radius=self.radius, reference=reference)
 
 
-def mean_at(cohort_size: int, radius: float, kappa: int, ramp_low: int, ramp_high: int) -> MeanAt:
-    return MeanAt(OutlierMean("weighted", cohort_size, ramp_high, kappa, ramp_low, ramp_high, (1.0,), (1.0,)), radius)
+def mean_at(cohort_size: int, radius: float, kind: Kind, ramp_low: int, ramp_high: int) -> MeanAt:
+    return MeanAt(OutlierMean(kind, cohort_size, ramp_high, ramp_low, ramp_high, (1.0,), (1.0,)), radius)

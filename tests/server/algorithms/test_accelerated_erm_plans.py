@@ -15,13 +15,11 @@ from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_privacy.robust import subsampled_lottery
-from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
-from quoron_privacy.robust.above_threshold import verify_above_threshold
 from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.accelerated_erm import plan as search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
-from quoron_server.algorithms.accelerated_erm.plan import Inputs, forgiving_series, release_chance
+from quoron_server.algorithms.accelerated_erm.plan import Inputs, release_chance
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 
@@ -67,18 +65,10 @@ class TestForgivingTests:
         usual = [float(ladder_mus(each.mean, 1, 1.0)[-1]) for each in (plan, lower)]
         assert 1 < lower.noise_multiplier / plan.noise_multiplier < 1.1 * usual[1] / usual[0]
 
-    def test_of_thresholds(self):
-        plan = calibrate_series(1.0, 1e-6, 2000, releases=50)
-        lower = forgiving_series(plan, 60)
-        verify_above_threshold(lower, 1.0, 1e-6)
-        assert plan.threshold - lower.threshold == pytest.approx(60)
-
     def test_too_much_is_refused(self):
         asked = {"users": 5000, "cohort_size": 2000, "releases": 10}
         with pytest.raises(Infeasible, match="900 of 2,000"):
             subsampled_lottery.calibrate(1.0, 1e-6, **asked, forgiven=900)
-        with pytest.raises(Infeasible, match="1900 of 2000"):
-            forgiving_series(calibrate_series(1.0, 1e-6, 2000, releases=50), 1900)
 
 
 def tampered(plan, **numbers):
@@ -88,7 +78,6 @@ def tampered(plan, **numbers):
 
 EXAMPLES = {
     "lottery": {"rounds": 6, "phases": 2, "cohort": 300},
-    "series": {"rounds": 6, "phases": 2, "test": "above-threshold"},
     "public": {"rounds": 9, "phases": 1, "cohort": 600, "schedule": "public"},
 }
 
@@ -145,13 +134,10 @@ class TestVerify:
 
 
 @pytest.mark.parametrize(("users", "cohort", "rounds"), [(2400, 2400, 6), (20_000, 2000, 40), (100_000, 100_000, 20)])
-@pytest.mark.parametrize("test", ["lottery", "above-threshold"])
-def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
-    if test == "above-threshold" and cohort < users:
-        return
+def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds):
     privacy = Privacy(2.0, 1e-5)
     problem = replace(PROBLEM, users=users)
-    options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort, test=test)
+    options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort)
     phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
     scene = Inputs("accelerated-erm", problem, privacy, options, None)
     [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
@@ -276,7 +262,6 @@ class TestClip:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"kappa": 1}, "options.kappa"),
             ({"radius": "guaranteed"}, "'guaranteed'"),
             ({"schedule": "public", "cohort": 100}, "clipped means are proved"),
         ],

@@ -14,43 +14,14 @@ from quoron.config import from_tree
 from quoron.simulation.problem import setup
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.above_threshold import calibrate, smallest_cohort
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_gd.method import OutlierGD
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["outlier-gd"]
 SPREAD = math.sqrt(2 / 50)  # √(2/m) V of the notes
-RADIUS = 1.886 * SPREAD
-
-
-@pytest.mark.parametrize(
-    ("rounds", "scale", "clip"), [(1, 4.79e-5, 8.45e-5), (64, 3.988e-4, 6.759e-4), (2236, 2.428e-3, 4.00e-3)]
-)
-def test_noise_is_the_notes_check_value_and_less_than_that_of_a_clip_at_l(rounds, scale, clip):
-    series = calibrate(1.0, 1e-6, 100_000, releases=rounds)
-    assert RADIUS * series.noise_multiplier == pytest.approx(scale, rel=2e-3)
-    assert 2 * math.sqrt(rounds) / (100_000 * mu_for(1.0, 1e-6)) == pytest.approx(clip, rel=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("users", "rounds", "factor"),
-    [(100_000, 16, 3.090), (100_000, 2236, 3.222), (10_000, 16, 7.184), (10_000, 2236, 8.038)],
-)
-def test_tests_cost_nearly_nothing_in_rounds(users, rounds, factor):
-    series = calibrate(1.0, 1e-6, users, releases=rounds)
-    found = users * series.noise_multiplier * mu_for(1.0, 1e-6) / math.sqrt(rounds)
-    assert found == pytest.approx(factor, rel=3e-3)
-    within = (0.9930, 0.9946) if users == 100_000 else (0.965, 0.974)
-    assert within[0] < series.threshold / users < within[1]
-
-
-@pytest.mark.parametrize(("rounds", "least"), [(16, (572, 598)), (2236, (698, 728))])
-def test_the_least_number_of_users_is_the_notes(rounds, least):
-    assert least[0] <= smallest_cohort(1.0, 1e-6, rounds) <= 1.001 * least[1]
 
 
 def reference(plan, engine, source):
@@ -58,20 +29,12 @@ def reference(plan, engine, source):
     p, problem = plan.parameters, plan.problem
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(problem.users)[: p.cohort_size]
     mean, x, r = p.accounting.mean, np.zeros(problem.dimension), np.zeros(problem.dimension)
-    halted, average, path = False, 0.0, []
-    if p.test == "above-threshold":
-        test = p.accounting.test
-        limit = test.draw_limit(source.stream("limit"))
+    average, path = 0.0, []
     for t in range(p.rounds):
         rows = 0.2 * (x - engine.centres[order])
         distances = np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(axis=-1))
         s = int((distances <= p.radius).sum())
-        if p.test == "lottery":
-            passed = p.accounting.lottery.decide(s, source.stream("test", t))
-        else:
-            passed = not halted and test.decide(s, limit, source.stream("test", t)) is not None
-            halted = not passed
-        if passed:
+        if p.accounting.lottery.decide(s, source.stream("test", t)):
             near = (distances <= mean.removal_radius * p.radius).sum(axis=1)
             weights = np.clip((near - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
             noise = source.stream("release", t).gaussian_steps(problem.dimension) * 2.0**-30 * p.noise_scale
@@ -83,9 +46,8 @@ def reference(plan, engine, source):
     return path, average
 
 
-@pytest.mark.parametrize("name", ["outlier-gd", "outlier-gd/above-threshold"])
-def test_a_run_is_the_algorithm_box_line_by_line(name):
-    plan, engine = make_plan(name), Quadratic()
+def test_a_run_is_the_algorithm_box_line_by_line():
+    plan, engine = make_plan("outlier-gd"), Quadratic()
     algorithm = OutlierGD(plan)
     states = drive(algorithm, engine, SeededNoise(4))
     path, average = reference(plan, engine, SeededNoise(4))
@@ -109,13 +71,11 @@ class Scattered(Quadratic):
         return Answers(answers.values, answers.status)
 
 
-@pytest.mark.parametrize("name", ["outlier-gd", "outlier-gd/above-threshold"])
-def test_a_step_that_is_withheld_moves_nothing_and_a_threshold_missed_is_final(name):
-    algorithm = OutlierGD(make_plan(name))
+def test_a_step_that_is_withheld_moves_nothing():
+    algorithm = OutlierGD(make_plan("outlier-gd"))
     states = drive(algorithm, Scattered(1), SeededNoise(4))
     for state in states[2:]:
         np.testing.assert_array_equal(state.iterate, states[1].iterate)
-        assert state.halted == (name != "outlier-gd")
     assert np.isfinite(algorithm.model(states[-1])).all()
 
 
@@ -136,30 +96,16 @@ LARGE = problem_of(
 )
 
 
-@pytest.mark.parametrize("test", ["above-threshold", "lottery"])
 @pytest.mark.parametrize("radius", [None, 1.52 * SPREAD])
-def test_a_radius_passes_the_test_that_was_planned_with_it(test, radius):
+def test_a_radius_passes_the_test_that_was_planned_with_it(radius):
     """Also one that leaves a few per cent of pairs out, where users differ as they do or by less."""
-    plan = INFO.plan(LARGE, Privacy(4.0, 1e-6), INFO.options(rounds=8, test=test, radius=radius), "calibrated", 1)
+    plan = INFO.plan(LARGE, Privacy(4.0, 1e-6), INFO.options(rounds=8, radius=radius), "calibrated", 1)
     INFO.verify(plan)
     p = plan.parameters
     mean, everybody = p.accounting.mean, np.ones(p.cohort_size, np.bool_)
     rows = gaussian_rows(p.cohort_size, LARGE.user_deviation * (1.15 if radius is None else 1.0), 10)
     score = mean.observe(rows, everybody, radius=p.radius, reference=np.zeros(10)).score
-    if test == "lottery":
-        assert p.accounting.lottery.chance(score) > 0.9
-    else:
-        assert score / p.cohort_size > p.accounting.threshold + 8 * p.accounting.score_scale
-
-
-def test_the_same_radius_halts_a_test_that_knows_nothing_of_it():
-    """c = 1.52 leaves one pair in a hundred out; the threshold at n = 1e5 is .994 of all."""
-    rows = gaussian_rows(20_000, 1.0, 10)
-    series = calibrate(1.0, 1e-6, 100_000, releases=16)
-    mean = calibrate(1.0, 1e-6, 20_000, releases=16).mean
-    score = mean.observe(rows, np.ones(20_000, np.bool_), radius=1.52 * math.sqrt(2), reference=np.zeros(10)).score
-    assert 0.988 < score / 20_000**2 < 0.992
-    assert score / 20_000**2 < series.threshold / 100_000 - 8 * series.score_scale / 100_000
+    assert p.accounting.lottery.chance(score) > 0.9
 
 
 def test_declared_outliers_are_forgiven_and_too_small_a_radius_is_named():

@@ -169,7 +169,7 @@ def tampered(plan):
         return phase(release=replace(first.release, **change))
 
     table = (*lottery.table[:-2], lottery.table[-1], lottery.table[-1])
-    printed = replace(mean, ramp_low=mean.cohort_size // 2, ramp_high=2 * mean.cohort_size // 3, kappa=2)
+    printed = replace(mean, ramp_low=mean.cohort_size // 2, ramp_high=2 * mean.cohort_size // 3, kind="random")
     return {
         "less noise": phase(release_scale=first.release_scale * 0.999),
         "a wider radius": phase(radius=first.radius * 1.001),

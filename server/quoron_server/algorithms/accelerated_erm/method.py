@@ -8,16 +8,16 @@
             step with g + λ_i (md - c)                               (with test="clip": no test, q_u - r clipped at C)
         x_i = the last stage's aggregate point
 
-A step whose test fails is skipped: nothing moves, and the stage has one step less. With the lottery later steps go on;
-with a noisy threshold the phase keeps its last point. Users are asked as planned in any case: nothing visible but the
-releases depends on data. Everything sent out is a function of releases: trust model `central-broadcast`.
+A step whose test fails is skipped: nothing moves, and the stage has one step less; later steps go on. Users are asked
+as planned in any case: nothing visible but the releases depends on data. Everything sent out is a function of releases:
+trust model `central-broadcast`.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,11 +28,8 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
-from quoron_privacy.robust.above_threshold import AboveThreshold, Series
-from quoron_privacy.robust.combinations import Sampling, Test
-from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa
@@ -43,8 +40,13 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
-Decide = Callable[[int], tuple[bool, tuple[Release, ...]]]
-
+Test = Literal["lottery", "clip"]  # clip: none, rows are clipped
+Sampling = Literal[
+    "everybody",  # all n users in each of T releases
+    "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
+    "without-replacement",  # a fresh uniform K-subset each time, kept secret
+    "poisson",  # each user by a coin of its own, with test="clip" alone
+]
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
 
@@ -57,7 +59,6 @@ class AcceleratedERMOptions:
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
     test: Test = "lottery"  # clip: no test, outliers shortened
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
     schedule: Literal["secret", "public", "coins"] = "secret"
     regularisation: float | None = None  # λ_1
@@ -79,12 +80,8 @@ class Clipped:
     round_mu: float  # μ_r
     coins: bool = False  # K users are expected
 
-    def noise(self, radius: float, scale: float) -> GaussianNoise:
-        """Of a mean of rows clipped at `radius`, with noise σ = `scale`."""
-        return GaussianNoise(self.sensitivity(radius), scale)
-
     def sensitivity(self, radius: float) -> float:
-        """Return what `round_mu` is about."""
+        """Of a mean of rows clipped at `radius`, which `round_mu` is about."""
         return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
 
     @property
@@ -99,7 +96,7 @@ class ReleasedGradients:
     __slots__ = ()
     cohort_size: int  # K
     radius: float  # τ, or C
-    accounting: "SubsampledLottery | Series | Clipped"  # the mechanism with its account
+    accounting: "SubsampledLottery | Clipped"  # the mechanism with its account
     noise_scale: float  # σ per coordinate, rounding included
     if TYPE_CHECKING:
 
@@ -115,22 +112,8 @@ class ReleasedGradients:
     def noise(self) -> GaussianNoise:
         """Of a released step."""
         if isinstance(self.accounting, Clipped):
-            return self.accounting.noise(self.radius, self.noise_scale)
+            return GaussianNoise(self.accounting.sensitivity(self.radius), self.noise_scale)
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
-
-    @property
-    def test(self) -> Test:
-        """What it is called where combinations with a way of asking are proved."""
-        if isinstance(self.accounting, Clipped):
-            return "clip"
-        return "above-threshold" if isinstance(self.accounting, Series) else "lottery"
-
-    @property
-    def test_of_step(self) -> Lottery | AboveThreshold | None:
-        """What decides whether a step is released; None: it always is."""
-        if isinstance(self.accounting, Clipped):
-            return None
-        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +128,7 @@ class Phase(ReleasedGradients):
     strength: float  # μ of the steps: λ_i and what is known of the loss's curvature
     smoothness: float  # Ls
     radius: float  # τ, or C
-    accounting: SubsampledLottery | Series | Clipped
+    accounting: SubsampledLottery | Clipped
     noise_scale: float  # σ_i per coordinate, rounding included
 
     @property
@@ -168,7 +151,7 @@ class AcceleratedERMParameters(Parameters):
     smoothing: float | None  # r
 
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
-        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes.
+        """A decision in every round, and the noisy step where it passes.
 
         With coins, and beside what a test may withhold, there is no room for a count.
         """
@@ -181,9 +164,9 @@ class AcceleratedERMParameters(Parameters):
                 step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
                 leaks = count_beside(None if self.poisson_sampling else phase.noise)
                 yield replace(alike, releases=(step,), leaks=leaks)
-            elif (test := phase.test_of_step) is not None:
-                once = phase.test == "above-threshold"
-                yield replace(alike, releases=(RoundRelease(test, test.entry(), tested=once), step))
+            else:
+                test = phase.accounting.lottery
+                yield replace(alike, releases=(RoundRelease(test, test.entry()), step))
 
     @property
     def poisson_sampling(self) -> bool:
@@ -217,9 +200,9 @@ class Outcome:
 
 
 def released_gradient(
-    p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int, decide: Decide
+    p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int
 ) -> Outcome:
-    """Return the gradient of one round; `decide` maps a score to whether it is released, and to its ledger entries."""
+    """Return the gradient of one round, where its test passes."""
     accounting, answered = p.accounting, int(np.sum(answers.answered))
     if isinstance(accounting, Clipped):
         with np.errstate(all="ignore"):  # an overflow is not finite, and left out: nothing in the data may warn
@@ -234,30 +217,17 @@ def released_gradient(
         "concentration": seen.score / len(seen.weights) ** 2,
         "removed": answered - int(np.count_nonzero(seen.weights)),
     }
-    passed, entries = decide(seen.score)
-    if not passed:
-        return Outcome(None, entries, diagnostics)
+    test = accounting.lottery
+    if not test.decide(seen.score, noise.stream("test", round_)):
+        return Outcome(None, (test.entry(),), diagnostics)
     shift = mean_of.aggregate(answers.values, seen.weights, radius=p.radius, reference=reference)
     gradient = reference + p.noise.release(shift, noise.stream("release", round_))
-    return Outcome(gradient, (*entries, p.noise.entry()), diagnostics)
-
-
-def decision(
-    test: Lottery | AboveThreshold | None, score: int, stream: RandomStream, *, limit: int, halted: bool
-) -> tuple[bool, tuple[Release, ...]]:
-    """Return whether a step is released, and the ledger's entry; `halted`: the noisy threshold was missed before."""
-    if test is None:
-        return True, ()
-    if not isinstance(test, AboveThreshold):
-        return test.decide(score, stream), (test.entry(),)
-    if halted:
-        return False, ()
-    return test.decide(score, limit, stream) is not None, (test.entry(),)
+    return Outcome(gradient, (test.entry(), p.noise.entry()), diagnostics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceleratedERMState:
-    """Everything between two rounds; all of it a function of releases, but for the secret limit."""
+    """Everything between two rounds; all of it a function of releases."""
 
     round: int
     centre: Vector  # c: where the phase began
@@ -265,8 +235,6 @@ class AcceleratedERMState:
     ag: Vector
     steps: int  # released steps of the stage
     gradient: Vector  # the last released one
-    halted: bool  # the phase's threshold was missed
-    limit: int  # of the above-threshold test: drawn in the phase's first round, kept for all of it
 
 
 class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
@@ -281,7 +249,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return AcceleratedERMState(0, zero, zero, zero, 0, zero, False, 0)
+        return AcceleratedERMState(0, zero, zero, zero, 0, zero)
 
     def request(self, state: AcceleratedERMState, noise: NoiseSource) -> Question | None:
         """Average gradients of this round's cohort at md."""
@@ -300,16 +268,11 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         """One tested, noisy step of AC-SA."""
         place = self._places[state.round]
         phase = self.parameters.phases[place.phase]
-        state = self._with_limit(state, phase, place, noise)
-        step = released_gradient(
-            phase, answers, state.gradient, noise, state.round, lambda score: self._test(state, score, phase, noise)
-        )
+        step = released_gradient(phase, answers, state.gradient, noise, state.round)
         after = replace(state, round=state.round + 1)
         if step.gradient is not None:
             after = self._step(after, step.gradient, phase)
-        passed = step.gradient is not None
-        after = replace(after, halted=phase.test == "above-threshold" and not passed)
-        public = {"phase": place.phase, "stage": place.stage, "released": passed}
+        public = {"phase": place.phase, "stage": place.stage, "released": step.gradient is not None}
         return Update(self._moved_on(after, place), step.entries, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
@@ -328,23 +291,8 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
     def _moved_on(self, state: AcceleratedERMState, place: acsa.Place) -> AcceleratedERMState:
         """Return the next stage starts where this one ended, the next phase with new users and a new centre too."""
         if place.ends_phase:
-            return replace(state, x=state.ag, centre=state.ag, steps=0, halted=False)
+            return replace(state, x=state.ag, centre=state.ag, steps=0)
         return replace(state, x=state.ag, steps=0) if place.ends_stage else state
-
-    def _with_limit(
-        self, state: AcceleratedERMState, phase: Phase, place: acsa.Place, noise: NoiseSource
-    ) -> AcceleratedERMState:
-        """Return the state with the phase's noisy threshold, drawn where the phase begins."""
-        if place.in_phase > 0 or not isinstance(phase.test_of_step, AboveThreshold):
-            return state
-        return replace(state, limit=phase.test_of_step.draw_limit(noise.stream("limit", place.phase)))
-
-    def _test(
-        self, state: AcceleratedERMState, score: int, phase: Phase, noise: NoiseSource
-    ) -> tuple[bool, tuple[Release, ...]]:
-        """Return whether this step is released, and the ledger's entry of the decision."""
-        stream = noise.stream("test", state.round)
-        return decision(phase.test_of_step, score, stream, limit=state.limit, halted=state.halted)
 
     def _cohort(self, round_: int, place: acsa.Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size

@@ -28,19 +28,15 @@ from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_privacy.robust import above_threshold, subsampled_lottery
-from quoron_privacy.robust.above_threshold import Series
-from quoron_privacy.robust.combinations import Sampling, Test, theorem_for
+from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
-    Kappa,
-    best_mean,
     ramp_floor,
-    recounted_slack,
     weighted_shifts,
 )
+from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.accelerated_erm.method import (
@@ -51,6 +47,8 @@ from quoron_server.algorithms.accelerated_erm.method import (
     Clipped,
     Phase,
     ReleasedGradients,
+    Sampling,
+    Test,
     participations,
 )
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
@@ -83,8 +81,6 @@ STRAY = 0.005  # share of pairs that the tests forgive in addition, for points w
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
 LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
-TAIL = 0.03  # of δ, for each tail of a noisy threshold
-COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 # How cohorts are drawn that are not everybody.
 DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
@@ -227,9 +223,6 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
             participations(draft.rounds, draft.users, draft.cohort, sampling)
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
-        if o.test == "above-threshold":
-            rounds = np.array([draft.rounds for draft in drafts])
-            return threshold_noise(*target, cohorts, rounds, np.array(often), o.kappa, lost)
         rates = [
             {
                 "without-replacement": sampling_rate(draft.users, draft.cohort),
@@ -246,7 +239,7 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
                 for rate, draft in zip(rates, drafts, strict=True)
             ]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
-        return lottery_noise(*target, cohorts, rates, often, o.kappa, lost)
+        return lottery_noise(*target, cohorts, rates, often, lost)
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
@@ -261,19 +254,8 @@ def _width(dimension: int) -> float:
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
 
 
-def removing(kappa: Kappa | None, hostile_share: float) -> Kappa | None:
-    """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
-    return 1 if kappa is None and hostile_share > 0 else kappa
-
-
 def lottery_noise(
-    epsilon: float,
-    delta: float,
-    cohorts: Integers,
-    rates: Sequence[float],
-    often: Sequence[int],
-    kappa: Kappa | None,
-    forgiven: Integers,
+    epsilon: float, delta: float, cohorts: Integers, rates: Sequence[float], often: Sequence[int], forgiven: Integers
 ) -> Vector:
     """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
     total = mu_for(epsilon, delta)
@@ -283,29 +265,8 @@ def lottery_noise(
     for rungs, more in LADDERS:
         ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
         cores = core_for(cohorts, ladders) - forgiven
-        halfway = weighted_shifts(cohorts, (cores + cohorts - forgiven) // 2, kappa)
-        fitting = cores >= ramp_floor(cohorts) + (kappa or 1)
-        found = np.where(fitting, np.minimum(found, more * halfway / each), found)
-    return found
-
-
-def threshold_noise(
-    epsilon: float,
-    delta: float,
-    cohorts: Integers,
-    rounds: Integers,
-    often: Integers,
-    kappa: Kappa | None,
-    forgiven: Integers,
-) -> Vector:
-    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
-    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
-    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
-    found = np.full(len(cohorts), np.inf)
-    for share in COSTS:
-        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
-        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
-        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
+        halfway = weighted_shifts(cohorts, (cores + cohorts - forgiven) // 2)
+        found = np.where(cores > ramp_floor(cohorts), np.minimum(found, more * halfway / each), found)
     return found
 
 
@@ -345,8 +306,7 @@ def families(inputs: Inputs) -> Iterator[Family]:
 def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
     """Cohort sizes; the same kind of sampling in every phase."""
     o = inputs.options
-    free = o.cohort is None and (o.test != "above-threshold" or o.schedule == "public")
-    for rate in RATES if free else (1.0,):
+    for rate in RATES if o.cohort is None else (1.0,):
         cohorts = [min(size, o.cohort or round(rate * size)) for size in sizes]
         alike = len({cohort == size for cohort, size in zip(cohorts, sizes, strict=True)}) == 1
         if alike and min(cohorts) >= 4 and (max(cohorts) <= LARGEST_COHORT or o.test == "clip"):
@@ -515,7 +475,7 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
-        theorem_for(phase.test, p.sampling)
+        _require_proved(p.sampling, clipped=isinstance(phase.accounting, Clipped))
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
@@ -558,25 +518,11 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) 
         truth = recounted_mu(accounting, phase.radius, phase.noise_scale, dimension)
         search.require_least(NAME, "round_mu", accounting.round_mu, truth)
         return  # all rounds: the registry
-    if isinstance(accounting, SubsampledLottery):
-        secret = sampling == "without-replacement"
-        population = phase.users if secret else phase.cohort_size
-        known = accounting.colluders >= 1 or not secret
-        if accounting.releases < often or accounting.users != population or not known:
-            raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
-        subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
-    else:
-        if accounting.participations < often or accounting.releases < phase.rounds:
-            raise VerificationError(f"Expected an account of {often} participations, got {accounting.participations}.")
-        above_threshold.verify_above_threshold(accounting, epsilon, delta)
-    mean = accounting.mean
-    widened = 1 + recounted_slack(mean, dimension)
-    for shift in (2 * mean.kappa / mean.cohort_size, *mean.shifts):
-        truth = sensitivity_recount.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
-        if not truth <= shift / accounting.noise_multiplier:
-            raise VerificationError(
-                f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."
-            )
+    population = phase.users if sampling == "without-replacement" else phase.cohort_size
+    if accounting.releases < often or accounting.users != population:
+        raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
+    subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
+    verify_scale(accounting, phase.noise_scale, phase.radius, dimension)
 
 
 def _recounted_participations(phase: ReleasedGradients, sampling: Sampling) -> int:
@@ -621,10 +567,9 @@ def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
     """Return the best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
-    options = replace(options, kappa=removing(options.kappa, problem.beliefs.hostile_share))
     found: dict[object, Candidate[_Tried]] = {}
     for smoothing in smoothings(problem, privacy, options):
-        smoothed = replace(inputs, options=options, smoothing=smoothing)
+        smoothed = replace(inputs, smoothing=smoothing)
         tried = list(families(smoothed))
         for family, risks in zip(tried, estimated(smoothed, tried), strict=True):
             gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
@@ -647,9 +592,8 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            o.kappa,
-            sampling,
             test=o.test,
+            coins=sampling == "poisson",
             users=draft.users if sampling in SECRET else draft.cohort,
             cohort=draft.cohort,
             rounds=draft.rounds,
@@ -693,58 +637,37 @@ def release_chance(phase: ReleasedGradients, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = phase.cohort_size
     near = round((1 - outliers) * size)
-    score, accounting = near * near + size - near, phase.accounting
-    if isinstance(accounting, Clipped):
+    if isinstance(phase.accounting, Clipped):
         return 1.0
-    if isinstance(accounting, SubsampledLottery):
-        return accounting.lottery.chance(score)
-    margin = (score / size - accounting.threshold) / (accounting.threshold_scale + accounting.score_scale)
-    return 1 - 0.5 * math.exp(-margin) if margin > 0 else 0.5 * math.exp(margin)
+    return phase.accounting.lottery.chance(near * near + size - near)
 
 
 def account(
     name: str,
     problem: Problem,
     privacy: Privacy,
-    kappa: Kappa | None,
-    sampling: Sampling,
     *,
-    test: Test,
+    test: Test = "lottery",
+    coins: bool = False,
     users: int,
     cohort: int,
     rounds: int,
     often: int,
     forgiven: int,
-) -> SubsampledLottery | Series | Clipped:
+) -> SubsampledLottery | Clipped:
     """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
 
-    Its test forgives that the average count misses the cohort by `forgiven`. Raises UnsoundCombination without a proof,
-    Infeasible.
+    Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
     """
-    theorem_for(test, sampling)
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
     epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
     if test == "clip":
-        coins = sampling == "poisson"
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
-    if test == "above-threshold":
-        series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
-        return forgiving_series(series, forgiven)
     return subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, forgiven=forgiven
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, forgiven=forgiven
     )
-
-
-def forgiving_series(plan: Series, forgiven: int) -> Series:
-    """Return the same threshold noise, on a core lower by `forgiven`."""
-    mean, lower = plan.mean, plan.mean.core - forgiven
-    found = best_mean(mean.cohort_size, lower, mean.kappa) if lower > 0 else None
-    if found is None:
-        raise Infeasible(NAME, f"{forgiven} of {mean.cohort_size} answers may be far away", "fewer outliers")
-    grown = plan.noise_multiplier * found.sensitivity / mean.sensitivity * (1 + 1e-12)
-    return replace(plan, mean=found, noise_multiplier=grown)
 
 
 def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
@@ -762,18 +685,15 @@ def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
 
 
 def _check(inputs: Inputs) -> None:
-    """Raise ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
+    """Raise ConfigError for options that contradict each other or the problem, or that no theorem covers together."""
     problem, options = inputs.problem, inputs.options
     if not problem.convex:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
     search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
     search.require_options(options, "cohort", least=4, above=False)
     search.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
-    if options.test == "clip":
-        if options.kappa is not None:
-            raise ConfigError("Expected no algorithm.options.kappa with test='clip', got one: nothing is tested.")
-        if options.radius == "guaranteed":
-            raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
+    if options.test == "clip" and options.radius == "guaranteed":
+        raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
     if options.strong_convexity is not None and not options.strongly_convex:
         raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
     if options.strongly_convex and not (options.strong_convexity or problem.ridge):
@@ -784,7 +704,20 @@ def _check(inputs: Inputs) -> None:
     sampling: Sampling = "everybody"
     if small or options.schedule == "coins":
         sampling = DRAWN[options.schedule]
-    theorem_for(options.test, sampling)
+    _require_proved(sampling, clipped=options.test == "clip")
+
+
+def _require_proved(sampling: Sampling, *, clipped: bool) -> None:
+    """Raise ConfigError unless gradients that are tested, or clipped, are proved where cohorts are drawn like this."""
+    if clipped and sampling == "public-schedule":
+        raise ConfigError(
+            "Expected schedule='secret', 'coins' or everybody with test='clip', got 'public': clipped means are proved "
+            "for these. Use test='lottery'."
+        )
+    if not clipped and sampling == "poisson":
+        raise ConfigError(
+            "Expected a cohort of fixed size with test='lottery', got schedule='coins'. Use 'secret', or test='clip'."
+        )
 
 
 INFO = AlgorithmInfo(

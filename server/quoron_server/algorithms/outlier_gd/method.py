@@ -8,8 +8,8 @@
         x_{t+1} = Proj(x_t - η g_t),   or x_t where nothing is released
     model: mean of the last w iterates
 
-With a noisy threshold the first miss ends the run's releases for good, with the lottery later steps go on. Users are
-asked as planned in any case, and everything sent out is a function of releases: trust model `central-broadcast`.
+Users are asked as planned in any case, and everything sent out is a function of releases: trust model
+`central-broadcast`.
 
 Source: Asi & Liu (2024), as Lowy, Liu & Asi (2024), Algorithm 2, has its step; what differs from print, and the proof:
 docs/privacy/outlier-gd.md.
@@ -22,10 +22,9 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms.accelerated_erm.method import ReleasedGradients, decision, released_gradient
+from quoron_server.algorithms.accelerated_erm.method import ReleasedGradients, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
@@ -42,7 +41,7 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
     suffix: int  # w: iterates averaged
     radius: float  # τ
     forgiven: float  # share of pairs of honest users beyond τ that the test forgives
-    accounting: SubsampledLottery | Series
+    accounting: SubsampledLottery
     noise_scale: float  # σ per coordinate, rounding included
     smoothing: float  # λ of the Moreau envelope; 0 without
 
@@ -52,10 +51,9 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
         return self.cohort_size
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
-        test, task = self.test_of_step, gradients(problem, smoothing=moreau(self.smoothing))
-        assert test is not None
-        decision = RoundRelease(test, test.entry(), tested=self.test == "above-threshold")
+        """A decision in every round, and the noisy step where it passes."""
+        test, task = self.accounting.lottery, gradients(problem, smoothing=moreau(self.smoothing))
+        decision = RoundRelease(test, test.entry())
         step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
         return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)
 
@@ -67,14 +65,12 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutlierGDState:
-    """Everything between two rounds; all of it a function of releases, but for the secret limit."""
+    """Everything between two rounds; all of it a function of releases."""
 
     round: int
     iterate: Vector  # x_t
     gradient: Vector  # r
     running: Vector  # sum of the averaged iterates, divided by their planned number
-    halted: bool  # the threshold was missed
-    limit: int  # of the above-threshold test: drawn once, in the first round
 
 
 class OutlierGD(OfPlan[OutlierGDParameters]):
@@ -85,7 +81,7 @@ class OutlierGD(OfPlan[OutlierGDParameters]):
     def init(self) -> OutlierGDState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return OutlierGDState(0, zero, zero, zero, False, 0)
+        return OutlierGDState(0, zero, zero, zero)
 
     def request(self, state: OutlierGDState, noise: NoiseSource) -> Question | None:
         """Average gradients of all users at the iterate."""
@@ -100,23 +96,11 @@ class OutlierGD(OfPlan[OutlierGDParameters]):
     def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
         """One tested, noisy step."""
         p, t = self.parameters, state.round
-        test = p.test_of_step
-        limit = test.draw_limit(noise.stream("limit")) if t == 0 and isinstance(test, AboveThreshold) else state.limit
-
-        step = released_gradient(
-            p,
-            answers,
-            state.gradient,
-            noise,
-            t,
-            lambda score: decision(test, score, noise.stream("test", t), limit=limit, halted=state.halted),
-        )
-        after = replace(state, round=t + 1, limit=limit)
+        step = released_gradient(p, answers, state.gradient, noise, t)
+        after = replace(state, round=t + 1)
         if step.gradient is not None:
             moved = self.plan.problem.domain.project(state.iterate - p.step_size * step.gradient)
             after = replace(after, iterate=moved, gradient=step.gradient)
         if p.rounds - t <= p.suffix:
             after = replace(after, running=state.running + after.iterate / p.suffix)
-        released = step.gradient is not None
-        after = replace(after, halted=p.test == "above-threshold" and not released)
-        return Update(after, step.entries, {"released": released}, step.diagnostics)
+        return Update(after, step.entries, {"released": step.gradient is not None}, step.diagnostics)

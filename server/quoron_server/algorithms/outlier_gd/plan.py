@@ -7,15 +7,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
 
 import numpy as np
 from scipy.special import chdtrc, chdtri
 
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust.combinations import Test
-from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import (
@@ -23,9 +21,7 @@ from quoron_server.algorithms.accelerated_erm.plan import (
     account,
     forgiven,
     lottery_noise,
-    removing,
     tested_noise_scale,
-    threshold_noise,
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
@@ -51,7 +47,6 @@ ROUNDS = tuple(round_grid(512))  # that are tried
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
 STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
-TESTS: tuple[Test, ...] = ("above-threshold", "lottery")
 TRIED = 6  # candidates that are calibrated, at most
 
 
@@ -61,8 +56,6 @@ class OutlierGDOptions:
 
     rounds: int | None = None
     step_size: float | None = None
-    test: Literal["auto", "above-threshold", "lottery"] = "auto"
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
     suffix: int | None = None  # iterates averaged
@@ -75,7 +68,6 @@ Inputs = PlanInputs[OutlierGDOptions]
 class _Tested:
     """Descent behind a test."""
 
-    test: Test
     radius: float
     beyond: float
     stray: float
@@ -101,9 +93,7 @@ def verify(plan: RunPlan) -> None:
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
-        (f"radius in {RADII}", RADII[0] < p.radius < RADII[1]),
         ("an account of this cohort", mean.cohort_size == p.cohort_size),
-        ("one of its tests", p.test in TESTS),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
     )
@@ -132,32 +122,24 @@ def _spread(problem: Problem) -> float:
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
-    """Yield the best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise.
+    """Yield the best step and suffix for each number of rounds, τ and smoothing, with estimated noise.
 
     Of those about as good the one that forgives most comes first, in fewest rounds.
     """
     problem, privacy, options, rounds = inputs.problem, inputs.privacy, inputs.options, inputs.rounds(ROUNDS)
-    kappa = removing(options.kappa, problem.beliefs.hostile_share)
     cohort = min(problem.users, LARGEST_COHORT)
     if cohort < 4:
         return
-    target = privacy.epsilon, privacy.delta
-    sizes, totals = np.full(len(rounds), cohort), np.array(rounds)
-    for test in TESTS if options.test == "auto" else (options.test,):
-        for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
-            lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
-            if test == "lottery":
-                ones = [1.0] * len(rounds)
-                noise = lottery_noise(*target, sizes, ones, rounds, kappa, lost)
-            else:
-                noise = threshold_noise(*target, sizes, totals, totals, kappa, lost)
-            fit = np.isfinite(noise)
-            some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
-            if some:
-                for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
-                    for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
-                        tried = _Tested(test, radius, share, stray, smoothing, phase)
-                        yield Candidate(risk, (-stray, phase.rounds), tried)
+    sizes, ones = np.full(len(rounds), cohort), [1.0] * len(rounds)
+    for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
+        lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
+        noise = lottery_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, lost)
+        fit = np.isfinite(noise)
+        some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
+        if some:
+            for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
+                for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
+                    yield Candidate(risk, (-stray, phase.rounds), _Tested(radius, share, stray, smoothing, phase))
 
 
 def _best(
@@ -180,9 +162,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
         NAME,
         problem,
         inputs.privacy,
-        removing(options.kappa, problem.beliefs.hostile_share),
-        "everybody",
-        test=tested.test,
         users=cohort,
         cohort=cohort,
         rounds=rounds,
@@ -214,7 +193,6 @@ def _check(inputs: Inputs) -> None:
     search.require_options(options, "step_size", "radius")
     search.require_options(options, "smoothing", above=False)
     search.require_rough(inputs.problem, options.smoothing)
-    search.require_choice(options, test=("auto", *TESTS))
 
 
 INFO = AlgorithmInfo(

@@ -25,7 +25,7 @@ from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust import lottery, robust_mean
 from quoron_privacy.robust.lottery import OneShot, verify_one_shot
-from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
@@ -69,8 +69,7 @@ class Stage:
     step_size: Number  # η
     noise_multiplier: Number  # σ/τ
     chains: Number  # honest chains that are counted on
-    lost: Number = 0.0  # share of chains that an adversarial user may steer
-    reach: float = 1.0  # κ: in units of τ, how far off such a chain may lie without being removed
+    lost: Number = 0.0  # share of chains that an adversarial user may steer, by τ without being removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Cou
         bias, variance = averaging(np.maximum(0.0, 1 - stage.step_size * typical), steps, suffix)
         remaining = remaining * decay
         bent = bias * bent + (1 - bias) * _bend(problem, stage.step_size * deviation, stage.step_size * typical, steps)
-        steered = bias * steered + stage.lost * stage.reach * radii[-1]
+        steered = bias * steered + stage.lost * radii[-1]
         spread = bias**2 * spread + variance * (stage.step_size * deviation) ** 2 / stage.chains
         spread = spread + problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
     risk = (slowest * remaining**2 + typical * (spread + bent**2)) / 2
@@ -166,7 +165,7 @@ def _worst_case(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Co
         steps = stage.averaged * problem.items_per_user
         total = total + squared_distance / (2 * stage.step_size * steps) + stage.step_size * problem.lipschitz**2 / 2
         squared_distance = problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
-        steered = steered + stage.lost * stage.reach * radii[-1]
+        steered = steered + stage.lost * radii[-1]
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
     last = released_excess(items, stages[-1].noise_multiplier * radii[-1])
     return Course(total + last, total + last + problem.lipschitz * steered, tuple(radii))
@@ -180,7 +179,6 @@ class OutlierIterateOptions:
     cohort_size: int | None = None  # C: chains side by side
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
-    kappa: Literal["auto", 1, 2] = "auto"
     radius: Literal["usual", "guaranteed"] = "usual"
     radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
     tolerance: float | None = None  # share of users, adversarial or absent, that stop no release; None: as declared
@@ -222,20 +220,13 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         tolerance = self.options.tolerance
         return self.problem.beliefs.hostile_share if tolerance is None else tolerance
 
-    @property
-    def kappa(self) -> Kappa | None:
-        """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
-        if self.options.kappa != "auto":
-            return self.options.kappa
-        return 1 if self.lost > 0 else None
-
     def asked(self, of: Callable[..., _Answer]) -> Callable[[int, float], _Answer]:
         """What `of` answers of the release of a phase of so many chains of so many users.
 
         A user is in one phase; the others' noise has the same law in both worlds.
         """
         left = search.left_of_delta(NAME, self.privacy, gaussians=self.problem.dimension, laplaces=1)
-        ask = partial(of, self.privacy.epsilon, math.nextafter(left, -1.0), kappa=self.kappa)
+        ask = partial(of, self.privacy.epsilon, math.nextafter(left, -1.0))
         return lambda chains, users: ask(chains, forgiven=forgiven(chains, _lost(users, self.lost)))
 
     @property
@@ -336,7 +327,6 @@ def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: Callable[..., float]
                     noise_multiplier=_column([noise[index] for _, _, noise in tried]),
                     chains=_column([honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
                     lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
-                    reach=float(inputs.kappa or 2),
                 )
             )
         worst = np.asarray(_course(problem, stages, options).worst)

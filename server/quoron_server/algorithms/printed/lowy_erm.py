@@ -24,10 +24,11 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.arrays import Integers, Matrix
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_privacy.release import Release
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
@@ -53,6 +54,37 @@ class PrintedERMOptions:
     rounds_factor: float = 1.0  # c in T_i = c (1 + √(β/λ_i)) log(ndm), printed Θ̃(.)
     stages: int = 1  # of AC-SA in a phase: one in Algorithm 2; Remark C.5 wants several
     one_threshold: bool = False  # ξ_i once a phase, as the proof has it, and not in every step, as line 4 has it
+
+
+@dataclass(frozen=True, slots=True)
+class AboveThreshold:
+    """Pass iff S/C + Laplace(score_scale) >= threshold + Laplace(threshold_scale), S the score: lines 4 to 7."""
+
+    cohort_size: int  # C
+    threshold: float  # θ, of the average count S / C
+    threshold_scale: float
+    score_scale: float
+
+    def __post_init__(self) -> None:
+        count(cohort_size=self.cohort_size)
+        positive(threshold=self.threshold, threshold_scale=self.threshold_scale, score_scale=self.score_scale)
+        for scale in (self.threshold_scale, self.score_scale):
+            score_scale(scale, self.cohort_size)
+
+    def draw_limit(self, stream: RandomStream) -> int:
+        """Return the noisy threshold, to be kept secret."""
+        noise = int(stream.laplace_steps(score_scale(self.threshold_scale, self.cohort_size), 1)[0])
+        return in_score_units(self.threshold, self.cohort_size) + 1 + noise
+
+    def decide(self, score: int, limit: int, stream: RandomStream) -> bool:
+        """Return whether a cohort of score S passes a noisy threshold."""
+        noise = stream.laplace_steps(score_scale(self.score_scale, self.cohort_size), 1)
+        return score + int(noise[0]) >= limit
+
+    def entry(self) -> Release:
+        """Return the ledger entry of one decision, whichever way it went."""
+        scales = {"threshold_scale": self.threshold_scale, "score_scale": self.score_scale}
+        return Release("above-threshold", {"cohort_size": self.cohort_size, "threshold": self.threshold, **scales})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +355,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
         limited = self._places[state.round].phase if self.parameters.one_threshold else state.round
         limit = phase.test.draw_limit(noise.stream("limit", limited))  # line 4
         private = {"answered": len(rows), "concentration": score / phase.draws**2}
-        if phase.test.decide(score, limit, noise.stream("test", state.round)) is None:  # line 7
+        if not phase.test.decide(score, limit, noise.stream("test", state.round)):  # line 7
             return None, private
         joined = included(near, there, phase.draws, noise.stream("include", state.round))  # lines 8 to 12
         private["removed"] = int(np.count_nonzero(joined == 0))

@@ -13,12 +13,6 @@ from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import RandomStream, SeededNoise
 from quoron_privacy.robust import lottery
-from quoron_privacy.robust.above_threshold import (
-    AboveThreshold,
-    Series,
-    calibrate,
-    verify_above_threshold,
-)
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_privacy.robust.laplace_test import (
     LaplaceOneShot,
@@ -27,70 +21,9 @@ from quoron_privacy.robust.laplace_test import (
     enough,
     verify_laplace_test,
 )
-from quoron_privacy.robust.outlier_mean import best_mean, in_score_units, score_scale, score_step, weighted_mean
+from quoron_privacy.robust.outlier_mean import fitting, in_score_units, score_scale, score_step, weighted_mean
 
 DELTA = 1e-6
-
-
-def series(plan: Series, scores: np.ndarray, xi: np.ndarray) -> np.ndarray:
-    """P(passing each step | ξ), shape (len(xi), T)."""
-    margin = (plan.threshold + xi[:, None] - scores) / plan.score_scale
-    return np.where(margin > 0, 0.5 * np.exp(-np.abs(margin)), 1 - 0.5 * np.exp(-np.abs(margin)))
-
-
-@pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_exact_halting_laws_of_random_score_series_stay_below_the_claim(epsilon):
-    """Releases on steps with a score below the core give everything away; exact integration over ξ.
-
-    Margins are short and noises small, so that every term of the theorem counts.
-    """
-    steps, mean, move = 3, weighted_mean(200, 150, 2), 2 * 199 / 200
-    scales = 4 * move / epsilon, 8 * move / epsilon
-    plan = Series(mean, steps, steps, *scales, 3 * scales[0], 4 * scales[1], mean.sensitivity / 0.5)
-    claim = verify_above_threshold(plan, epsilon, 0.99)
-    mu, rng = mean.sensitivity / plan.noise_multiplier, np.random.default_rng(6)
-    xi = np.linspace(-40, 40, 8001) * plan.threshold_scale
-    weights = np.exp(-np.abs(xi) / plan.threshold_scale)
-    weights /= weights.sum()
-    worst = 0.0
-    for trial in range(150):
-        first = plan.threshold + rng.normal(0, 1, steps) * plan.score_scale
-        if trial % 3:
-            first = mean.core + rng.choice([-1e-9, move / 2, 20.0, 60.0], steps)
-        second = first + rng.choice([-move, 0.0, move], steps)
-        clean = np.minimum(first, second) >= plan.mean.core
-        laws = []
-        for scores in (first, second):
-            passed = np.cumprod(np.column_stack([np.ones(len(xi)), series(plan, scores, xi)]), axis=1)
-            halted = passed[:, :-1] - passed[:, 1:]
-            laws.append(np.append(weights @ halted, weights @ passed[:, -1]))
-        for one, two in ((0, 1), (1, 0)):
-            total = 0.0
-            for count in range(steps + 1):
-                p, q = laws[one][count], laws[two][count]
-                if p == 0 or q == 0:
-                    total += p
-                elif clean[:count].all():
-                    total += p * delta_for(mu * math.sqrt(count), epsilon - math.log(p / q))
-                else:
-                    total += p  # a release whose score was too low gives everything away
-            worst = max(worst, total)
-    assert 0.02 * claim < worst <= claim
-
-
-def test_broken_plans_do_not_verify():
-    plan = calibrate(1.0, DELTA, 2000, releases=50)
-    for broken in (
-        replace(plan, noise_multiplier=plan.noise_multiplier / 16),
-        replace(plan, noise_multiplier=plan.noise_multiplier * 0.999),
-        replace(plan, threshold_margin=plan.threshold_margin / 2),
-        replace(plan, score_scale=plan.score_scale / 2),
-        replace(plan, threshold_scale=plan.threshold_scale * 1.2),
-    ):
-        with pytest.raises(VerificationError, match="certified delta"):
-            verify_above_threshold(broken, 1.0, DELTA)
-    with pytest.raises(VerificationError, match="margins >= 0"):
-        verify_above_threshold(replace(plan, score_margin=-1.0), 1.0, DELTA)
 
 
 class Steps:
@@ -107,11 +40,6 @@ class Steps:
 def tail(x, scale):
     """P(Laplace(scale) >= x)."""
     return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
-
-
-def cells(scale, span):
-    """P(⌊L⌋ = k) for k from -span to span - 1."""
-    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
 
 
 class TestLaplaceTest:
@@ -135,30 +63,14 @@ class TestLaplaceTest:
             assert Fraction(score_scale(average, size)) > exact
 
 
-class TestAboveThreshold:
-    def test_the_first_failure_halts_for_good(self):
-        test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
-        assert test.decide(70, 65, Steps(-5)) == 65
-        assert test.decide(70, 65, Steps(-6)) is None
-        assert test.decide(10**6, None, Steps(10**6)) is None
-
-    def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
-        # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
-        size, b_threshold, b_score = 5, 4.0, 6.0
-        step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
-        law = cells(score_scale(b_threshold, size), 900)
-        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
-        assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
-
-
 def of_test(epsilon: float, delta: float, size: int) -> LaplaceOneShot | None:
     """The least noise behind a Laplace test that costs 0.35 ε and nearly always passes at full concentration."""
     step, delta = score_step(size) / size, delta * (1 - 1e-4)
     passing = math.log(1 / (2 * delta)) + math.log(500)
     core = math.floor(size - step - step / (0.35 * epsilon) * passing)
-    mean = best_mean(size, core, None) if core > 0 else None
-    if mean is None:
+    if not fitting(size, core):
         return None
+    mean = weighted_mean(size, core)
     scale = (size - step - core) / passing * (1 - 1e-12)
     test = LaplaceTest(size, core, scale, (core + step + scale * math.log(1 / (2 * delta))) * (1 + 1e-13))
     low, high = 0.1 / size, 1e3

@@ -4,10 +4,11 @@ from math import ceil, exp
 import numpy as np
 import pytest
 
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
+from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 
 
 class Steps:
@@ -41,6 +42,24 @@ class TestLaplaceTest:
 
 
 class TestAboveThreshold:
+    def test_a_score_passes_from_the_limit_on(self):
+        test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
+        assert test.decide(70, 65, Steps(-5))
+        assert not test.decide(70, 65, Steps(-6))
+
+    def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
+        # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
+        law = cells(score_scale(b_threshold, size), 900)
+        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
+        assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
+
+    @pytest.mark.parametrize("numbers", [(9, 6.0, 0.0, 1.0), (9, 6.0, 1.0, 0.0), (9, -1.0, 1.0, 1.0)])
+    def test_numbers_that_say_nothing_are_refused(self, numbers):
+        with pytest.raises(ConfigError, match="Expected"):
+            AboveThreshold(*numbers)
+
     def test_the_limit_is_the_threshold_rounded_up_plus_one_step(self):
         test = AboveThreshold(cohort_size=7, threshold=5.1, threshold_scale=1e-3, score_scale=1.0)
         limits = {test.draw_limit(SeededNoise(1).stream("limit", i)) for i in range(50)}
@@ -48,7 +67,7 @@ class TestAboveThreshold:
 
     @pytest.mark.parametrize("seed", range(6))
     def test_every_transcript_of_a_small_series_obeys_the_claimed_ratio(self, seed):
-        # subsampled-lottery#o6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, for all scores of neighbours.
+        # One threshold, without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, for all scores of neighbours.
         rng = np.random.default_rng(seed)
         size, b_threshold, b_score = 5, 4.0, 6.0
         test = AboveThreshold(size, 3.5, b_threshold, b_score)
