@@ -231,7 +231,6 @@ def _users_of(
 
     loss = loss_of(config)
     encoding = encoding_of(section, loss)
-    encoding.check_meant(section.user)
     rules: dict[str, Any] = made_of | {"user": section.user, "loss": loss, "seed": section.seed}
     rules |= {"test_fraction": section.test_fraction, "items_per_user": section.items_per_user}
     source = dataset(section.path, folder) if table is None else None
@@ -295,7 +294,10 @@ def bent(config: Config, users: int) -> Config:
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
-    """Return how the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    """Return how the rows of a configured table become items: numeric columns first, each kind in the order given.
+
+    ConfigError where something is yet to be estimated, as `Encoding.check_meant`, and as `Encoding.check_loss`.
+    """
     columns = table.columns
     if table.model is not None:
         raise ConfigError(
@@ -312,7 +314,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
     dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
     label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))
-    return Encoding(
+    rules = Encoding(
         (*numeric, *categorical, *hashed, *dates),
         label=label,
         intercept=columns.intercept,
@@ -324,6 +326,9 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         missing=columns.missing,
         class_weight=_class_weight(columns.class_weight, label),
     )
+    rules.check_loss(loss)
+    rules.check_meant(table.user)
+    return rules
 
 
 def columns_of(config: Config, population: Population) -> Encoding:

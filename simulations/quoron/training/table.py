@@ -201,8 +201,6 @@ def hold(
     section = check_section(config)
     loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
-    encoding.check_loss(loss)
-    encoding.check_meant(section.user)
     for feature in encoding.features:
         if feature.is_open:
             raise ConfigError(
@@ -214,9 +212,7 @@ def hold(
     warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        users = slots(config, found)
-        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-        return Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)
+        return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
@@ -301,16 +297,19 @@ def refuse_frame(config: Config, folder: RunFolder, call: str) -> None:
 
 
 def slots(config: Config, found: int) -> int:
-    """Return the number of slots: of users where that is public, as declared where it is not."""
+    """Return the number of slots: of users where that is public, as declared where it is not.
+
+    ConfigError for a declaration that cannot be meant, and for a δ above one in so many; DataError for more users.
+    """
     assert isinstance(config.population, configs.TableSection)
-    declared, adjacency = config.population.users, config.privacy.adjacency
-    if adjacency == "replace-one":
+    privacy, declared = config.privacy, config.population.users
+    if privacy.adjacency == "replace-one":
         if declared not in (None, found):
             raise ConfigError(
                 f"Expected population.users={found}, the number of users in the table, which is public with "
                 f"replace-one; got {declared}. Leave it out."
             )
-        return found
+        declared = found
     if declared is None:
         raise ConfigError(
             "Expected population.users with adjacency zero-out, got none: whether a user is in the table is private "
@@ -318,4 +317,5 @@ def slots(config: Config, found: int) -> int:
         )
     if found > declared:
         raise DataError(f"Expected at most population.users={declared} users in the table, got more. Declare more.")
+    check_delta(privacy.delta, declared, allowed=privacy.allow_large_delta)
     return declared
