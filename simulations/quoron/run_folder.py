@@ -22,16 +22,14 @@ plan. They find what an editor, a copy or a disk has changed. They have no key, 
 folder from an attacker who can write there.
 """
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,17 +122,6 @@ class RunFolder:
     def ledger(self) -> Path:
         """Path of the ledger."""
         return self.path / "ledger.sqlite"
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While a run begins here: of two at once the second waits, and finds what the first has begun."""
-        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError):  # of a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     @contextmanager
     def resumable(self) -> Iterator[None]:

@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 
 from quoron.config import Config
-from quoron.data.index import Rows
 from quoron.data.table import alike
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
-from quoron_client.data.encoding import Balanced, ClassWeights, Encoding, Range, outcomes
+from quoron_client.data.encoding import Balanced, Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
-from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
@@ -156,15 +154,6 @@ def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares |
     if quality is None or seen is None or not outcomes(encoding.label):
         return None
     return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)
-
-
-def weigh(items: ItemBatch | Rows, encoding: Encoding) -> ItemBatch | Rows:
-    """Items that all counted alike, weighed by class, or as they will be read."""
-    if not isinstance(items, ItemBatch):
-        return replace(items, encoding=encoding)
-    if not isinstance(encoding.class_weight, ClassWeights) or items.weights is None:
-        return items
-    return replace(items, weights=encoding.class_weight.weighed(items.labels, items.weights))
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:

@@ -559,7 +559,7 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            self._held[key] = held.encoded_by(alike(held.encoding))
+            self._held[key] = held.weighed_by(alike(held.encoding))
         held = self._held[key]
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
