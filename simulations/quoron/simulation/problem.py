@@ -11,7 +11,7 @@ import numpy as np
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
-from quoron.data.users import Declared, Known, Vector
+from quoron.data.users import Answering, Declared, Vector
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME
@@ -112,7 +112,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
     return problem(config, Declared(**table.public() | {"users": slots or table.everybody}))
 
 
-def problem(config: Config, population: Known) -> Problem:
+def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
     loss, known, section = population.loss, population.knowledge, config.problem
     curvature, wide = known.typical_curvature, _free(config, population)
@@ -168,7 +168,7 @@ def _label_unit(config: Config, loss: Loss) -> float | None:
     return Range("", low, high, loss.label_bound).unit
 
 
-def _free(config: Config, population: Known) -> Wide | None:
+def _free(config: Config, population: Declared | Answering) -> Wide | None:
     """Models of a table are free where no radius is declared, of methods whose noise does not depend on one."""
     section, loss = config.domain, population.loss
     if (
@@ -185,7 +185,7 @@ def _free(config: Config, population: Known) -> Wide | None:
     return wide if steady or loss.smoothness is not None else None
 
 
-def _user_smoothness(config: Config, population: Known) -> float | None:
+def _user_smoothness(config: Config, population: Declared | Answering) -> float | None:
     """β_u, by the rule or the number of the configuration."""
     rule = config.problem.user_smoothness
     if not isinstance(rule, str):
