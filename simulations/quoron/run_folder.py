@@ -156,10 +156,6 @@ class RunFolder:
         """Return the stored summary; RunError before the run is complete."""
         return self.read_json("summary.json")
 
-    def plan(self) -> dict[str, Any]:
-        """Return the stored plan."""
-        return self.read_json("plan.json")
-
     def rounds(self) -> list[dict[str, Any]]:
         """Return the stored rounds, one flat mapping a round; empty if none are stored. RunError for a damaged file."""
         import pyarrow.parquet as pq
