@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
+    monkeypatch.setattr("quoron_client.durable.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"
