@@ -29,7 +29,7 @@ from quoron.model import Model
 from quoron.run_folder import Identity
 from quoron.simulation.sources import described, write_example
 from quoron.training import tuning as tables
-from quoron.training.tuning import Candidate, Effort, TableSearch, TrialNoise, best_trial, prepare
+from quoron.training.tuning import Candidate, TableSearch, TrialNoise, best_trial, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 
 METHODS = ("auto", "whitened-tracking", "tracking-srgd", "one-pass-dp-sgd")
@@ -130,7 +130,7 @@ def cell(
             Path(place),
             vary={"loss.ridge": list(RIDGES)},
             algorithms=list(METHODS),
-            effort=Effort(evaluate=every),
+            holdout=every,
             identity=Identity("benchmark", 1, ""),
             frame=training,
             seeded=True,

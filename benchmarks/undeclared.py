@@ -14,6 +14,7 @@ refused.
 import argparse
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +25,7 @@ from few_users_tasks import FIXED, OTHERS
 
 from quoron.config import from_tree
 from quoron.paths import table_file
-from quoron.training.run import rehearse
+from quoron.training.run import rehearse, simulated
 from quoron_client.data.encoding import read_label
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import QuoronError
@@ -101,7 +102,9 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
         for how, described in (("declared", section), ("estimates", bare)):
             tree = {"population": {**described, "path": "-"}, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
             try:
-                model, _, _ = rehearse(from_tree(tree), simulation_seed=seed, frame=train)
+                config = from_tree(tree | {"run": {"seed": seed}})
+                config = config if how == "declared" else simulated(config, Path.cwd(), train)[0]
+                model, _, _ = rehearse(config, simulation_seed=seed, frame=train)
             except QuoronError as error:
                 about[f"refused {how}"] = str(error)[:300]
                 found[how].append(0.5)

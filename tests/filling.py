@@ -135,7 +135,7 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
 
 def start(config: Any, folder: Path) -> None:
     """As the same command does it in another process: from whatever is in the folder."""
-    lifetime._memory.cache_clear()
+    lifetime._MEMORY.clear()
     begun = RunFolder(folder / "run")
     if (begun.path / result.MODEL).is_file():
         run.resume(begun)
@@ -182,7 +182,7 @@ def lived(config: Any, watched: Watched, life: Life, folder: Path) -> str | None
 
 
 def _kinds(folder: Path) -> list[str]:
-    lifetime._memory.cache_clear()
+    lifetime._MEMORY.clear()
     if not (folder / "life.sqlite").is_file():
         return []
     with lifetime.opened(folder / "life.sqlite") as kept:

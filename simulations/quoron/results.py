@@ -103,10 +103,6 @@ class Run(Tabular, Generic[M]):
         """Return "Run in" the folder."""
         return f"Run in {self.directory}"
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the kind and size of the model."""
-        return [("model", f"a {type(self.model).__name__} of {self.weights.size:,} numbers")]
-
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers and strings: those of the summary where there is one, and the folder."""
         summary = getattr(self, "summary", None)

@@ -22,16 +22,14 @@ plan. They find what an editor, a copy or a disk has changed. They have no key, 
 folder from an attacker who can write there.
 """
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,17 +124,6 @@ class RunFolder:
         return self.path / "ledger.sqlite"
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While a run begins here: of two at once the second waits, and finds what the first has begun."""
-        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError):  # of a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
-    @contextmanager
     def resumable(self) -> Iterator[None]:
         """Note on an interruption, and where a table cannot be read once its run is charged, how to go on."""
         try:
@@ -168,10 +155,6 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """Return the stored summary; RunError before the run is complete."""
         return self.read_json("summary.json")
-
-    def plan(self) -> dict[str, Any]:
-        """Return the stored plan."""
-        return self.read_json("plan.json")
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the stored rounds, one flat mapping a round; empty if none are stored. RunError for a damaged file."""

@@ -99,7 +99,7 @@ def unreleased(held: HeldRows, encoding: Encoding) -> Encoding:
 
 def items(name: str, own: Rows, weighing: Weighing) -> ItemBatch:
     held = hold(prepared(name).config, Path.cwd(), table(own))
-    return data_quality.weigh(held.items, weighing(held, held.encoding))  # type: ignore[return-value]
+    return held.weighed_by(weighing(held, held.encoding)).items  # type: ignore[return-value]
 
 
 def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:

@@ -53,8 +53,8 @@ def specified(loss: str, missing: str = "midpoint", silos: tuple[int, ...] | Non
     }
     tree["privacy"] |= {"min_cohort": "none"}
     tree["population"] |= {} if silos is None else {"silos": {"sizes": [*silos]}}
-    wanted, _ = specify(configs.from_tree(tree), run="trial", users=USERS, simulation_seed=SEED, early_ends=True)
-    return wanted
+    wanted, _ = specify(configs.from_tree(tree), run="trial", users=USERS, early_ends=True)
+    return wanted.model_copy(update={"simulation": True, "simulation_seed": SEED})
 
 
 async def federated(wanted: RunSpecification, folder: Path, sizes: tuple[int, ...]) -> np.ndarray:

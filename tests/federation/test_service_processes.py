@@ -261,9 +261,8 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
             assert line, "it has ended"
 
     hand_out(*names)
-    wanted, _ = specify(
-        parse(CONFIG, settings=changes), run="trial", users=users, seconds=120.0, early_ends=True, simulation_seed=SEED
-    )
+    wanted, _ = specify(parse(CONFIG, settings=changes), run="trial", users=users, seconds=120.0, early_ends=True)
+    wanted = wanted.model_copy(update={"simulation": True, "simulation_seed": SEED})
     with programs() as started:
         started.append(serve(tmp_path, "--certs", trial / "coordinator"))
         where, control = started[0].listening()

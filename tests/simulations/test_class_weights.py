@@ -16,9 +16,9 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
-from quoron.training import data_quality
 from quoron.training import run as training
 from quoron.training.result import one_answer
+from quoron.training.table import HeldRows
 from quoron_client.data.encoding import Balanced, Classes, ClassWeights, Encoding
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
@@ -67,15 +67,15 @@ def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_
 
 @pytest.mark.parametrize("at", ["preface", "weights"])
 def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, people, tmp_path, monkeypatch):
-    weigh, used = data_quality.weigh, []
+    weighed, used = HeldRows.weighed_by, []
 
-    def noting(items: Any, encoding: Encoding) -> Any:
-        used.append((encoding.class_weight, weigh(items, encoding).weights.copy()))
+    def noting(held: HeldRows, encoding: Encoding) -> HeldRows:
+        used.append((encoding.class_weight, weighed(held, encoding).items.weights.copy()))
         if len(used) == 1 and at == "weights":
             raise KeyboardInterrupt
-        return items
+        return replace(held, encoding=encoding)
 
-    monkeypatch.setattr(data_quality, "weigh", noting)
+    monkeypatch.setattr(HeldRows, "weighed_by", noting)
     with monkeypatch.context() as once:
         if at == "preface":
             commit = Ledger.commit

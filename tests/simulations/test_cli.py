@@ -315,7 +315,7 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("quoron.run_folder.os.fsync", full)
+        patched.setattr("quoron_client.durable.os.fsync", full)
         code, printed = failing(capsys, "--quiet", "simulate", "small.toml", "--out", "mine")
     assert code == 1
     assert "No space left on device" in printed

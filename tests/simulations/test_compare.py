@@ -301,7 +301,7 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparison.Comp
         )
         np.testing.assert_array_equal(folder.model(), alone.weights)
         plan = json.loads(dumps(plan_json(alone.plan)))
-        assert plan == {key: folder.plan()[key] for key in plan}
+        assert plan == {key: folder.read_json("plan.json")[key] for key in plan}
         assert row["excess_risk"] == alone.summary.excess_risk
 
 

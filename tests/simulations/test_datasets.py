@@ -116,7 +116,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
 def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
     """The rows of a table that are kept, all of one user, as a store makes them."""
     many = table.num_rows
-    buffer = on_disk.RowBuffer.of(many, rules.dimension, weighted=rules.weight is not None)
+    buffer = on_disk.buffer_of(many, rules.dimension, weighted=rules.weight is not None)
     span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
     kept = int(on_disk._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
     whole = buffer.part(0, kept)

@@ -22,7 +22,7 @@ from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.federation import engine, launch, programs
 from quoron.federation import folder as orders
-from quoron.federation.client_items import give, give_tables, silos_in
+from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
 from quoron.federation.launch import Local
 from quoron.federation.submission import declared
@@ -293,12 +293,11 @@ def table(tmp_path: Path) -> Path:
 class TestItems:
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
         prepared, folder = runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path), Folder(tmp_path)
-        give(folder, prepared.config, tmp_path)
         programs.write(folder, prepared)
         simulation = programs.read(folder)
         assert simulation is not None
         for number in (1, 7, 30):
-            found = programs.User(number, ORDERED, simulation).items(tmp_path, None)  # type: ignore[arg-type]
+            found = programs.items_of(simulation, number)
             assert _same(found.batch, prepared.scene.population.items(np.array([number - 1])))
 
     @pytest.mark.parametrize("source", [TABLE, TOML])

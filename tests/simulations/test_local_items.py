@@ -10,15 +10,15 @@ import pytest
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.federation import programs
-from quoron.federation.client_items import give
+from quoron.federation.client_items import give_tables
 from quoron.federation.folder import ITEMS, Folder
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
 from quoron_client.federation.terms import Terms
 from quoron_server.specification import describe, make_plan
-from simulations.test_local import ORDERED
 
+BROKEN = 4  # the user none of whose rows can be used
 TABLE = f"""
 [population]
 kind = "table"
@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Path:
     """Twelve users of four rows each, of whom one has none that can be used."""
     whole = items(12)
     broken = [
-        None if who == "person-00004" else x
+        None if who == f"person-{BROKEN:05d}" else x
         for who, x in zip(whole["who"].to_pylist(), whole["x0"].to_pylist(), strict=True)
     ]
     pq.write_table(
@@ -60,23 +60,19 @@ def table(tmp_path: Path) -> Path:
 
 class TestItems:
     def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
-        prepared, folder = runs.prepare(parse(TABLE), table), Folder(tmp_path / "f")
+        config = parse(TABLE, settings=("population.test_fraction=0.0",))
+        prepared, folder = runs.prepare(config, table), Folder(tmp_path / "f")
         population = prepared.scene.population
         for number in range(1, population.users + 1):
             folder.client(number).mkdir(parents=True)
-        give(folder, prepared.config, table)
-        made, simulation = 0, programs.Simulation(prepared.scene, 0.0, [])
+        give_tables(folder, config, table, population.users)
+        simulation, terms = programs.Simulation(prepared.scene, 0.0, []), Terms.read("r", _description(prepared))
         for number in range(1, population.users + 1):
-            place = folder.client(number)
-            wanted = population.held.of(np.array([number - 1]))
-            terms = Terms.read("r", _description(prepared))
-            if not (place / ITEMS).exists():
-                made, found = made + 1, programs.User(number, ORDERED, simulation).items(place, terms).batch
-            else:
-                found = own_items(place / ITEMS, terms).batch
-                assert "who" not in pq.read_schema(place / ITEMS).names
-            assert _same(found, wanted)
-        assert made == 1, "whose rows cannot be used"
+            place, wanted = folder.client(number), population.held.of(np.array([number - 1]))
+            assert _same(programs.items_of(simulation, number).batch, wanted)
+            assert "who" not in pq.read_schema(place / ITEMS).names
+            if number != BROKEN + 1:  # whose rows cannot be used
+                assert _same(own_items(place / ITEMS, terms).batch, wanted)
 
 
 def _description(prepared: runs.Prepared) -> str:

@@ -160,7 +160,7 @@ def test_bits_are_the_inline_engines_though_clients_are_slow(tmp_path: Path) -> 
 
 @programs
 @pytest.mark.parametrize("bent", ["", "columns.curves = 3\ncolumns.pairs = 2\n"], ids=["linear", "curves"])
-def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(bent: str, tmp_path: Path) -> None:
+def test_clients_of_a_table_have_the_bits_of_the_inline_engine(bent: str, tmp_path: Path) -> None:
     pq.write_table(items(12), tmp_path / "people.parquet")
     text = TABLE.replace("test_fraction", f"{bent}test_fraction").replace(
         '"people.parquet"', json.dumps(str(tmp_path / "people.parquet"))

@@ -229,11 +229,9 @@ class Workers:
 
 
 def specified(algorithm, *settings, users=20, **changes):
-    given = [*SOFTMAX[1:], f"algorithm.name={algorithm}", *settings]
-    wanted, _ = specify(
-        configs.parse(CONFIG, settings=given), run="trial", users=users, seconds=60, simulation_seed=SEED
-    )
-    return wanted.model_copy(update=changes)
+    given = [*SOFTMAX[1:], "privacy.allow_large_delta=true", f"algorithm.name={algorithm}", *settings]
+    wanted, _ = specify(configs.parse(CONFIG, settings=given), run="trial", users=users, seconds=60)
+    return wanted.model_copy(update={"simulation": True, "simulation_seed": SEED} | changes)
 
 
 @pytest.mark.parametrize(

@@ -311,18 +311,18 @@ def test_a_json_file_comes_back_and_any_change_of_it_is_named(tmp_path):
     folder = RunFolder(tmp_path)
     values = {"b": [1, 2.5, None, "ü"], "a": {"x": True}}
     folder.write_json("plan.json", values | {"endless": float("inf")})
-    assert folder.plan() == values | {"endless": None}
+    assert folder.read_json("plan.json") == values | {"endless": None}
     text = (tmp_path / "plan.json").read_text()
     laid_out = json.dumps(json.loads(text), indent=4)
     (tmp_path / "plan.json").write_text(laid_out)
-    assert folder.plan() == values | {"endless": None}  # an editor may lay it out anew
+    assert folder.read_json("plan.json") == values | {"endless": None}  # an editor may lay it out anew
     for other in (text.replace("2.5", "2.25"), text.replace("sha256", "sha"), text[:-9], "", "[]", "1", "[" * 10**5):
         (tmp_path / "plan.json").write_text(other)
         with pytest.raises(RunError, match=r"plan.json as it was written"):
-            folder.plan()
+            folder.read_json("plan.json")
     (tmp_path / "plan.json").write_bytes(b"\xff")
     with pytest.raises(RunError, match=r"plan.json as it was written"):
-        folder.plan()
+        folder.read_json("plan.json")
 
 
 def test_a_damaged_model_or_configuration_is_named(tmp_path):
@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
+    monkeypatch.setattr("quoron_client.durable.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"

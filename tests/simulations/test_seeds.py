@@ -19,7 +19,6 @@ from cover import by_default
 from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
 from quoron.engine.choice import Inline
-from quoron.federation.submission import specify
 from quoron.model import Model
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
@@ -69,31 +68,6 @@ def _compared(seed: int | None, folder: Path) -> str:
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
 
 
-CONFIG = """
-[population]
-kind = "table"
-items_per_user = 4
-path = "nobody-reads-this.parquet"
-user = "who"
-label = "sick"
-columns.numeric = { x = [-1.0, 1.0] }
-[domain]
-radius = 2.0
-[privacy]
-trust_model = "central-release"
-epsilon = 8.0
-delta = 1e-4
-min_cohort = "none"
-[algorithm]
-name = "one-pass-dp-sgd"
-"""
-
-
-def _submitted(seed: int | None, folder: Path) -> str:
-    asked = specify(configs.parse(CONFIG), run="trial", users=2000, seconds=60.0, simulation_seed=seed)
-    return sentence(asked[1].guarantee)
-
-
 def _table() -> pd.DataFrame:
     ages = np.random.default_rng(1).uniform(0, 90, 1500)
     return pd.DataFrame({"who": np.arange(1500), "age": ages, "sick": ages > 45})
@@ -125,7 +99,6 @@ SAID: dict[str, Callable[[int | None, Path], str]] = {
     "quoron.evaluate": _measured,
     "quoron.tune": _searched,
     "quoron.train_rows": _rows,
-    "quoron.federation.submission.specify": _submitted,
     "quoron.simulate": _simulated,
     "quoron.compare": _compared,
 }
@@ -149,7 +122,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         for each in door.__all__
         if inspect.isfunction(it := getattr(door, each)) and "seed" in inspect.signature(it).parameters
     }
-    public |= {"quoron.compare", "quoron.federation.submission.specify", *ELSEWHERE}
+    public |= {"quoron.compare", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 

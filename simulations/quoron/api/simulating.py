@@ -16,7 +16,8 @@ from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import terminal as bars
-from quoron.reports.summary import Summary, from_json
+from quoron.reports.summary import Summary
+from quoron.results import restored
 from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
@@ -269,7 +270,7 @@ def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
     folder.config()
     if folder.is_search:
         return tuning.stored(folder)
-    return results.stored(folder) if folder.is_training else from_json(folder.summary())
+    return results.stored(folder) if folder.is_training else restored(Summary, folder.summary())
 
 
 def algorithms() -> list[dict[str, Any]]:

@@ -28,8 +28,11 @@ _NANOSECONDS = (-106_752, 106_751)  # days from 1970-01-01 that a 64-bit number 
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 
 
-def check_types(rules: Encoding, types: Types) -> None:
-    """Raise DataError where a column of its type can hold nothing but one value, or none, of what is declared."""
+def check_types(rules: Encoding, types: Types) -> Encoding:
+    """Return the rules; a label that is stored as true or false is predicted as true or false.
+
+    DataError where a column of its type can hold nothing but one value, or none, of what is declared.
+    """
     for each in rules.features:
         kind = types.get(each.column)
         if kind is None:
@@ -44,13 +47,15 @@ def check_types(rules: Encoding, types: Types) -> None:
     label = rules.label
     kind = None if label is None else types.get(label.column)
     if label is None or kind is None:
-        return
+        return rules
     what = f"label {label.column!r} of type {kind}"
     if isinstance(label, Signs) and columns.is_text(kind):
         raise DataError(
             f"Expected what the texts of {what} mean, got nothing declared. Write classes = [its values], or "
             "positive = the value that counts."
         )
+    if isinstance(label, Signs) and pa.types.is_boolean(kind):
+        return replace(rules, label=replace(label, truth=True))
     if isinstance(label, Classes):
         _check_values(what, kind, label.values, 2, "classes")
     elif isinstance(label, Positive):
@@ -59,14 +64,7 @@ def check_types(rules: Encoding, types: Types) -> None:
         _check_range(what, *_reach(kind), label.low, label.high, "range")
     elif isinstance(label, Comparison):
         _check_comparison(what, kind, label)
-
-
-def typed(rules: Encoding, types: Types) -> Encoding:
-    """Return the same rules, by which a label that is stored as true or false is predicted as true or false."""
-    label = rules.label
-    if not isinstance(label, Signs) or label.column not in types or not pa.types.is_boolean(types[label.column]):
-        return rules
-    return replace(rules, label=replace(label, truth=True))
+    return rules
 
 
 def _reach(kind: pa.DataType) -> tuple[float, float]:

@@ -78,44 +78,22 @@ VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that disks read and write begins at a multiple
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowBuffer:
-    """Items side by side, with room for what comes."""
+def buffer_of(rows: int, dimension: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> Block:
+    """Room for so many items and no marks, in `memory` if there is some: `buffer_size` bytes."""
+    whole = np.empty(buffer_size(rows, dimension, weighted=weighted), np.uint8) if memory is None else memory
+    at = -whole.ctypes.data % PAGE
+    arrays: list[Any] = []
+    for shape, kind in (((rows, dimension), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        arrays.append(whole[at : at + size].view(kind).reshape(shape))
+        at += -(-size // PAGE) * PAGE
+    features, labels, weights = arrays
+    return Block(features, labels, weights, np.empty((rows, 0), np.uint8), weighted)
 
-    features: NDArray[np.float32]  # (N, d)
-    labels: NDArray[np.float64]  # (N,)
-    weights: NDArray[np.float64]  # (N,), or empty where all count alike
 
-    @classmethod
-    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "RowBuffer":
-        """Room for so many, in `memory` if there is some: `size` bytes."""
-        whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
-        at = -whole.ctypes.data % PAGE
-        arrays: list[Any] = []
-        for shape, kind in (((rows, features), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
-            size = int(np.prod(shape)) * np.dtype(kind).itemsize
-            arrays.append(whole[at : at + size].view(kind).reshape(shape))
-            at += -(-size // PAGE) * PAGE
-        return cls(*arrays)
-
-    @staticmethod
-    def size(rows: int, features: int, *, weighted: bool) -> int:
-        """Return bytes that so many take, each array from the beginning of a page."""
-        return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
-
-    def part(self, first: int, last: int) -> "RowBuffer":
-        """Some of them."""
-        return RowBuffer(self.features[first:last], self.labels[first:last], self.weights[first:last])
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """What there is of a row."""
-        return (self.features, self.labels, self.weights)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
+def buffer_size(rows: int, dimension: int, *, weighted: bool) -> int:
+    """Return bytes that so many items take, each array from the beginning of a page."""
+    return rows * (4 * dimension + (16 if weighted else 8)) + 4 * PAGE
 
 
 def aligned(shape: tuple[int, ...], kind: Any) -> Any:
@@ -490,7 +468,7 @@ class ItemStore:
         chunk_of = np.repeat(np.arange(chunks, dtype=np.int32), np.diff(self._starts))
         step = 1 if chunks == 1 else STEP
         room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
-        buffers = [RowBuffer.of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
+        buffers = [buffer_of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
         placer, placed = _Placer(rows.encoding), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
@@ -506,7 +484,7 @@ class ItemStore:
                 settle(span.places, span.lengths, chunk_of, step, starts, runs, base)
                 kept = placer.place(span, base, buffer)
                 placed = aligned((int(runs[-1]), 3), np.int32)
-                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.arrays, placed)
+                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.item, placed)
                 writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
             for each in writing:
                 each.result()
@@ -516,7 +494,7 @@ class ItemStore:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, buffers[0], placed))
 
-    def _put_away(self, buffer: RowBuffer, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
+    def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
         """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
         sort_runs(*ready)
         if len(self._starts) <= 2:
@@ -527,7 +505,7 @@ class ItemStore:
         views = []
         for chunk in range(len(starts) - 1):
             own = buffer.part(*map(int, starts[chunk : chunk + 2]))
-            views.append([*own.arrays, placed[runs[chunk] : runs[chunk + 1]]])
+            views.append([*own.item, placed[runs[chunk] : runs[chunk + 1]]])
         at = before + buffer.width * starts + placed.strides[0] * runs
         written = _Written(starts, runs, at, tuple(map(checksum, views)))
         self._scratch.write(chain(*views), int(before))
@@ -552,17 +530,17 @@ class ItemStore:
 
     def _read_back(self, chunk: int) -> _Chunk:
         own_rows, most = int(self._rows[chunk]), 2 * int(np.median(self._rows))  # more has who fills one alone
-        room = RowBuffer.size(most + 1, self._features, weighted=self._weighted)
+        room = buffer_size(most + 1, self._features, weighted=self._weighted)
         memory = self._memory.take(room) if own_rows <= most else None
-        buffer = RowBuffer.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
+        buffer = buffer_of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
         placed, at = [], 0
         assert self._scratch is not None
         for each in self._written:
             rows = int(each.starts[chunk + 1] - each.starts[chunk])
             own = buffer.part(at, at + rows)
             runs = aligned((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
-            self._scratch.read([*own.arrays, runs], int(each.at[chunk]))
-            if checksum([*own.arrays, runs]) != each.checksums[chunk]:
+            self._scratch.read([*own.item, runs], int(each.at[chunk]))
+            if checksum([*own.item, runs]) != each.checksums[chunk]:
                 raise RunError(
                     f"Expected the items of this run back from {folder()} as they were written, got others: the disk "
                     f"or its memory is not to be trusted. Set {SCRATCH} to a folder on another disk, and resume "
@@ -573,19 +551,20 @@ class ItemStore:
             at += rows
         return self._picked_up(chunk, buffer, np.concatenate(placed))
 
-    def _picked_up(self, chunk: int, buffer: RowBuffer, runs: NDArray[np.int32]) -> _Chunk:
+    def _picked_up(self, chunk: int, buffer: Block, runs: NDArray[np.int32]) -> _Chunk:
         """Return the users of a chunk where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[chunk : chunk + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
         whole = len(buffer.labels) - 1
-        for array in buffer.arrays:
+        for array in buffer.item:
             array[whole:] = 0.0  # the item of those who have none
         if not gather(runs, int(first), begins, ends):
             held = ends - begins
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
             lay_out(runs, int(first), at.copy(), rows)
             rows[-1] = whole
-            buffer = RowBuffer(*(array[rows] if len(array) else array for array in buffer.arrays))
+            features, labels, moved = (array[rows] if len(array) else array for array in buffer.item)
+            buffer = replace(buffer, features=features, labels=labels, weights=moved)
             begins, ends, whole = at, at + held, len(rows) - 1
         if self._zero_rows:
             without = ends == begins
@@ -617,7 +596,7 @@ class _Placer:
         self._rules, self._block = rules, Block.of(rules, 0)
         self.within = True  # no row so far is longer than the loss allows
 
-    def place(self, span: RowSpan, base: Users, buffer: RowBuffer) -> NDArray[np.int32]:
+    def place(self, span: RowSpan, base: Users, buffer: Block) -> NDArray[np.int32]:
         """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(span.places), np.int32)
         ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
@@ -646,14 +625,14 @@ class _Placer:
         span: RowSpan,
         base: Users,
         kept: NDArray[np.int32],
-        buffer: RowBuffer,
+        buffer: Block,
     ) -> None:
         """Rows `first` to `last` of a span, the first in the block being row `begun` of it."""
         run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
         done = first - int(ends[run] - span.lengths[run])
         place: Any = place_rows
         runs = (run, done, span.places, span.lengths, base, kept)
-        if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.arrays):
+        if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.item):
             self.within = False
 
 

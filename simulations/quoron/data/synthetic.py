@@ -67,6 +67,7 @@ from quoron.data.users import (
 )
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
+from quoron_client.losses.standard import exponential
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, positive
@@ -304,20 +305,6 @@ _SHRINK = 1.0 - 2.0**-23
 _FEATURES, _SHIFT, _LABELS = (np.uint32(each) for each in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
 _LOGISTIC, _SQUARES, _MEANS = 0, 1, 2  # laws of items, in compiled loops
 _TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
-_LARGEST = 700.0  # an exponent; beyond it exp neither overflows nor matters
-
-
-@njit(inline="always", error_model="numpy")
-def exponential(x):  # type: ignore[no-untyped-def]
-    """exp(x), relative error below 1e-9, held constant beyond +-700."""
-    x = min(max(x, -_LARGEST), _LARGEST)
-    shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 2^52: the nearest integer is in the last bits
-    whole = shifted - 6755399441055744.0
-    r = (x - whole * 0.6931471805599453) * 0.5  # within 0.174
-    p = 1.0 / 720.0 + r * (1.0 / 5040.0 + r * (1.0 / 40320.0))
-    p = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * p)))))
-    power = np.int64(np.int64(np.float64(shifted).view(np.int64) << 52) + np.int64(0x3FF0000000000000))
-    return p * p * power.view(np.float64)
 
 
 @njit(cache=True, error_model="numpy")

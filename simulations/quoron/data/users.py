@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.data.items import ItemBatch, Items
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.kernels.shipped import njit
@@ -238,34 +238,6 @@ class Beside:
     remarks: tuple[str, ...] = ()  # what is amiss, each with its fix
 
 
-class Known(Protocol):
-    """What is public of users: all that a plan may use."""
-
-    @property
-    def users(self) -> int:
-        """Number of users to train on, n."""
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of the model, d: as many as features, for each output of the loss."""
-
-    @property
-    def items_per_user(self) -> int:
-        """Public nominal number of items of a user, m."""
-
-    @property
-    def domain(self) -> Domain:
-        """Where models live."""
-
-    @property
-    def loss(self) -> Loss:
-        """The item loss with its public bounds."""
-
-    @property
-    def knowledge(self) -> PublicKnowledge:
-        """Public facts for predictions."""
-
-
 @dataclass(frozen=True, eq=False)
 class Declared:
     """What is declared of users whose items nobody has looked at: all that a plan may rest on."""
@@ -297,24 +269,38 @@ class Declared:
         return {each.name: getattr(self, each.name) for each in fields(Declared)}
 
 
-class Held(Protocol):
-    """Items by number of user: an `ItemBatch`, an `ItemView`, or what reads them from a disk."""
-
-    def of(self, users: Users) -> ItemBatch:
-        """Return the items of some users (k,), in the given order: a copy."""
-
-    def seen(self, users: Users) -> Items:
-        """Return the same where they are, if that is one place."""
-
-
-class Answering(Known, Protocol):
+class Answering(Protocol):
     """What it takes of users to have questions answered.
 
-    One that keeps its users' items, within the bounds of its loss, may have them as `held` (`Held`): then those of
-    users who alter nothing are read where they are. One that makes items when they are asked for, within the bounds of
+    One that keeps its users' items, within the bounds of its loss, may have them as `held`: then those of users
+    who alter nothing are read where they are. One that makes items when they are asked for, within the bounds of
     its loss and for several threads at a time, may say so with `makes`. One whose users can be given away in parts has
     `part`: some of them (k,), sorted, under the same numbers; one in files has `storage`: their order there (n,).
     """
+
+    @property
+    def users(self) -> int:
+        """Number of users to train on, n."""
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of the model, d: as many as features, for each output of the loss."""
+
+    @property
+    def items_per_user(self) -> int:
+        """Public nominal number of items of a user, m."""
+
+    @property
+    def domain(self) -> Domain:
+        """Where models live."""
+
+    @property
+    def loss(self) -> Loss:
+        """The item loss with its public bounds."""
+
+    @property
+    def knowledge(self) -> PublicKnowledge:
+        """Public facts for predictions."""
 
     def items(self, users: Users) -> ItemBatch:
         """Return the items of `users` (k,), in that order; float32 features."""

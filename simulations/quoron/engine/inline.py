@@ -25,13 +25,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from math import prod
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.data.users import Answering, Corruption, Held, Purpose, Users, Vector, uniforms, words
+from quoron.data.users import Answering, Corruption, Purpose, Users, Vector, uniforms, words
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded, smoothness_scale
 from quoron_client.compute.gradients import gradient_sums
@@ -59,6 +59,10 @@ from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.samplers import ascending
 from quoron_privacy.release import LoopReduction, Sums
 
+if TYPE_CHECKING:
+    from quoron.data.population import ItemStore
+
+    Held = ItemBatch | ItemView | ItemStore  # items by number of user
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time
 

@@ -1,4 +1,7 @@
-"""The clients' own items: one file each, of a table split by its user column, or of made-up users."""
+"""The clients' own items in a real federation: one file each, of a table split by its user column, or of made-up users.
+
+Clients of a simulation have their users' items as the simulation does (`quoron.federation.programs`).
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +20,6 @@ from quoron.config import (
     read,
 )
 from quoron.data import Population
-from quoron.data.table import trained
 from quoron.data.user_rows import group
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.paths import dataset
@@ -25,7 +27,7 @@ from quoron.run_folder import FRAME, as_parquet
 from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_columns
 from quoron.simulation.sources import resolve
 from quoron.simulation.wildcards import source_of
-from quoron_client.data import fused, tables
+from quoron_client.data import tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.durable import PRIVATE, replace_whole
 from quoron_privacy.errors import ConfigError
@@ -46,7 +48,8 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
         return config, frame
     if isinstance(people, SyntheticSection):
         return config.but(population={"users": clients}), frame
-    table = _table(_one_file(config, base, frame), base, frame)
+    require_one_file(config, base, frame)
+    table = _table(config, base, frame)
     users, owners = group(table, people.user)
     most = clients
     while most - round(people.test_fraction * most) < clients:
@@ -56,29 +59,6 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
     return config.but(population={"path": FRAME}), table.filter(pa.array(owners < most))
 
 
-def give(folder: Folder, config: Config, base: Path) -> None:
-    """Give every client of a simulation on a table a file of its rows, where any of them can be used.
-
-    A user without usable rows has zeros in a simulation, but would not count as a client. It has no file, and is given
-    those zeros as they are, as made-up or altered users are given their items (`quoron.federation.programs`).
-    """
-    people = config.population
-    if not isinstance(people, TableSection) or people.outliers.share:
-        _one_file(config, base, None)
-        return
-    table = _table(_one_file(config, base, None), base, None)
-    encoding = encoding_of(people, loss_of(config)).resolved(table)
-    users, owners = group(table, people.user)
-    training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
-    order = np.argsort(owners, kind="stable")
-    ends = np.cumsum(np.bincount(owners, minlength=users))
-    usable = np.bincount(owners[fused.encoded(encoding, table).kept], minlength=users)
-    own = table.select(list(encoding.columns))
-    for number, user in enumerate(training, 1):
-        if usable[user]:
-            _save(own.take(pa.array(order[ends[user - 1] if user else 0 : ends[user]])), folder, number)
-
-
 def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     people = with_columns(config, base, frame).population
     assert isinstance(people, TableSection)
@@ -86,14 +66,13 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     return tables.read(source_of(people, base, frame), (*encoding.columns, people.user))
 
 
-def _one_file(config: Config, base: Path, frame: pa.Table | None) -> Config:
-    """Return the same; ConfigError for a table of many files, whose index numbers the users of a simulation."""
+def require_one_file(config: Config, base: Path, frame: pa.Table | None = None) -> None:
+    """Raise ConfigError for a table of many files, whose index numbers the users of a simulation."""
     people = config.population
     if isinstance(people, TableSection) and frame is None and dataset(people.path, base) is not None:
         raise ConfigError(
             f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
         )
-    return config
 
 
 def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Silos] | None:

@@ -17,7 +17,7 @@ from typing import Any
 from quoron.engine.choice import Service
 from quoron.engine.processors import free_ports
 from quoron.federation import programs
-from quoron.federation.client_items import give
+from quoron.federation.client_items import require_one_file
 from quoron.federation.control import check_end, followed
 from quoron.federation.folder import PASSING, Folder, Order, processes_for
 from quoron.federation.launch import Local
@@ -76,11 +76,11 @@ def simulate(
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
+    require_one_file(prepared.config, base)
     place = Folder(Path(mkdtemp(prefix=PASSING)))
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
-        give(place, prepared.config, base)
         programs.write(place, prepared, (service.slow or 0) / 1000)
         local.begin()
         local.ready(partial(runs.tell, observers))

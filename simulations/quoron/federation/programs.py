@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,6 @@ from quoron_client.compute.work import answer, local_report
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.session import run_client
-from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire, task_name
@@ -160,14 +160,13 @@ async def _client(
         user_column=order.user,
         people=order.people[number - 1] if order.people else None,
     )
-    user = None if simulation is None else User(number, order, simulation)
+    worker: Callable[..., Worker] = Worker.of
+    if simulation is not None:
+        items = partial(items_of, simulation, number)
+        worker = partial(SimulatedWorker, items=items, simulation=simulation, number=number)
     while not stop.is_set():
         try:
-            if user is None:
-                await run_client(config, stop=stop)
-            else:
-                items = None if config.data.exists() else user.items  # made up, or none of whose rows can be used
-                await run_client(config, stop=stop, worker=partial(SimulatedWorker, items=items, simulated=user))
+            await run_client(config, stop=stop, worker=worker)
         except Exception as error:
             words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
             _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))
@@ -176,36 +175,27 @@ async def _client(
                 await asyncio.wait_for(stop.wait(), LATER)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """What a simulated client does."""
-
-    number: int
-    order: Order
-    simulation: Simulation
-
-    def items(self, path: Path, _: Terms) -> OwnItems:
-        """Its items as they are made up: no table's rows become these very bits."""
-        people, user = self.simulation.scene.population, np.array([self.number - 1])
-        items = people.items(user)
-        return OwnItems(items if getattr(people, "makes", False) else bounded(items, people.loss), None)
+def items_of(simulation: Simulation, number: int, *_: object) -> OwnItems:
+    """Return the items of the user whose client this is (from 1), as the inline engine has them."""
+    people = simulation.scene.population
+    items = people.items(np.array([number - 1]))
+    return OwnItems(items if getattr(people, "makes", False) else bounded(items, people.loss), None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SimulatedWorker(Worker):
-    """A client with faults, and of a made-up user with its items as they are."""
+    """The client of a user of a simulation, with the user's faults."""
 
-    simulated: User | None = None
+    simulation: Simulation
+    number: int  # of the client, from 1
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, unless it was ordered that there is none."""
-        user = self.simulated
-        assert user is not None
-        simulation, engine = user.simulation, user.simulation.scene.engine
+        engine = self.simulation.scene.engine
         assert isinstance(engine, InlineEngine)
-        if ready and simulation.slow:
-            time.sleep(simulation.slow)
-        fault = int(engine.faults(np.array([user.number - 1]), message.round)[0])
+        if ready and self.simulation.slow:
+            time.sleep(self.simulation.slow)
+        fault = int(engine.faults(np.array([self.number - 1]), message.round)[0])
         if fault == Corruption.MISSING:
             return None
         if fault not in SENT:

@@ -40,38 +40,32 @@ def specify(
     run: str,
     users: int,
     seconds: float = 60.0,
-    simulation_seed: int | None = None,
     early_ends: bool = False,
     waiting: float | None = None,
     whole: bool = False,
 ) -> tuple[RunSpecification, RunPlan]:
     """Return the specification of a run over `users` active users, and the plan that goes with it.
 
-    A round takes answers for `seconds`; the charge is to the population `train.population`.
-    With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
-    once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
-    before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
-    ConfigError for a configuration that leaves something public unsaid, and what planning raises.
+    A round takes answers for `seconds`; the charge is to the population `train.population`. With `early_ends` rounds
+    end once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to
+    agree before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes.
+    Raises ConfigError for a configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config)
     columns = _encoding(config, loss, users)
     waiting = WAITING if waiting is None else waiting
     if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
         raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
-    if simulation_seed is None:
-        require_epsilon(config.privacy.model_fields_set, "a federation", how="")
-        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     others = config.algorithm.name != "auto"  # a user who named an infeasible one learns which are feasible
     plan = _chosen(config, users, alternatives=others).plan
-    said = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
+    said: dict[str, Any] = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
     said["group"] = config.train.population
-    specification = specification_of(config, plan, loss, columns, simulation_seed=simulation_seed, **said)
+    specification = specification_of(config, plan, loss, columns, **said)
     if whole:
         require_private_participation(specification)
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
-    plan = plan.assuming([Assumption(Kind.EARLY_ENDS)]) if early_ends else plan
-    return specification, plan.simulated() if specification.simulation else plan
+    return specification, plan.assuming([Assumption(Kind.EARLY_ENDS)]) if early_ends else plan
 
 
 def specification_of(
@@ -129,7 +123,6 @@ def declared(config: Config, users: int) -> Problem:
             "Expected population.items_per_user for a federation, got none: nobody may look at the data to find it. "
             "Set it to a low typical number of items of a user."
         )
-    columns.check_loss(loss)
     domain = make_domain(config.domain, loss.feature_norm)
     return problem(config, Declared.of_rows(columns, loss, domain, users=users, items_per_user=items))
 
@@ -139,8 +132,6 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
 
     ConfigError as `specify`.
     """
-    require_epsilon(config.privacy.model_fields_set, "a federation", how="")
-    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned = _chosen(config, users, compare=True)
     _require_fitting(planned.plan, whole=whole)
     return planned
@@ -148,6 +139,8 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
 
 def _chosen(config: Config, users: int, **how: Any) -> Plan:
     """Return the plan of so many users. Where few are too few, and silos not refused, Infeasible says what is meant."""
+    require_epsilon(config.privacy.model_fields_set, "a federation", how="")
+    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     try:
         return choose(config, declared(config, users), federated=True, **how)
     except Infeasible as error:
@@ -193,6 +186,4 @@ def _encoding(config: Config, loss: Loss, users: int) -> Encoding:
                 f"Expected the public values of population.columns.categorical.{column} for a federation, got none: "
                 "values taken from the data would become public."
             )
-    rules = encoding_of(table, loss)
-    rules.check_meant(table.user)
-    return rules
+    return encoding_of(table, loss)

@@ -20,6 +20,7 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
+from quoron_client.durable import locked
 from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
@@ -611,7 +612,7 @@ class Prepared(Generic[S]):
 
         OtherVersion if it began with another plan or other data.
         """
-        with folder.alone():
+        with locked(folder.path):  # of two at once the second finds what the first has begun
             if not folder.ledger.is_file():
                 if record is not None:
                     folder.write_json(RECORD, record)

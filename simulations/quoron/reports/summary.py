@@ -152,13 +152,6 @@ class Summary(Printed):
         ]
 
 
-def from_json(stored: Mapping[str, Any]) -> Summary:
-    """Return the summary that `as_json` gave; keys of other versions are left out."""
-    known = {key: value for key, value in stored.items() if key in Summary.__dataclass_fields__}
-    known |= {name: known[name] and Meaning(**known[name]) for name in ("forecast", "afterwards") if name in known}
-    return Summary(**known | {"remarks_simulation_only": tuple(known.get("remarks_simulation_only", ()))})
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a search chose, and what it cost."""

@@ -51,8 +51,8 @@ from quoron.planning.plans import SURE, Prepared
 from quoron.reports import page as parts
 from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.pictures import LOG, bar
-from quoron.reports.summary import NOTICED, Summary, from_json
-from quoron.results import Axes, Tabular, axes, short, size
+from quoron.reports.summary import NOTICED, Summary
+from quoron.results import Axes, Tabular, axes, restored, short, size
 from quoron.run_folder import RunFolder, write
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, make_domain, setup
@@ -421,9 +421,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def stored_request(folder: Path) -> Request:
-    """Return what a folder's comparison compares; ConfigError if it holds none."""
-    if not is_comparison(folder):
-        raise ConfigError(f"Expected a folder of `quoron compare`, got {folder}.")
+    """Return what the comparison in a folder compares."""
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
@@ -512,7 +510,7 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
         elif job in failures:
             found.append(run_row(*run, failed=failures[job]))
         else:
-            found.append(run_row(*run, from_json(RunFolder(job.folder).summary())))
+            found.append(run_row(*run, restored(Summary, RunFolder(job.folder).summary())))
     rows = tuple(found)
     return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary]), rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
-from quoron.data.users import Declared, Known, Vector
+from quoron.data.users import Answering, Declared, Vector
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME
@@ -112,7 +112,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
     return problem(config, Declared(**table.public() | {"users": slots or table.everybody}))
 
 
-def problem(config: Config, population: Known) -> Problem:
+def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
     loss, known, section = population.loss, population.knowledge, config.problem
     curvature, wide = known.typical_curvature, _free(config, population)
@@ -168,7 +168,7 @@ def _label_unit(config: Config, loss: Loss) -> float | None:
     return Range("", low, high, loss.label_bound).unit
 
 
-def _free(config: Config, population: Known) -> Wide | None:
+def _free(config: Config, population: Declared | Answering) -> Wide | None:
     """Models of a table are free where no radius is declared, of methods whose noise does not depend on one."""
     section, loss = config.domain, population.loss
     if (
@@ -185,7 +185,7 @@ def _free(config: Config, population: Known) -> Wide | None:
     return wide if steady or loss.smoothness is not None else None
 
 
-def _user_smoothness(config: Config, population: Known) -> float | None:
+def _user_smoothness(config: Config, population: Declared | Answering) -> float | None:
     """β_u, by the rule or the number of the configuration."""
     rule = config.problem.user_smoothness
     if not isinstance(rule, str):
@@ -231,7 +231,6 @@ def _users_of(
 
     loss = loss_of(config)
     encoding = encoding_of(section, loss)
-    encoding.check_meant(section.user)
     rules: dict[str, Any] = made_of | {"user": section.user, "loss": loss, "seed": section.seed}
     rules |= {"test_fraction": section.test_fraction, "items_per_user": section.items_per_user}
     source = dataset(section.path, folder) if table is None else None
@@ -295,7 +294,10 @@ def bent(config: Config, users: int) -> Config:
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
-    """Return how the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    """Return how the rows of a configured table become items: numeric columns first, each kind in the order given.
+
+    ConfigError where something is yet to be estimated, as `Encoding.check_meant`, and as `Encoding.check_loss`.
+    """
     columns = table.columns
     if table.model is not None:
         raise ConfigError(
@@ -312,7 +314,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
     dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
     label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))
-    return Encoding(
+    rules = Encoding(
         (*numeric, *categorical, *hashed, *dates),
         label=label,
         intercept=columns.intercept,
@@ -324,6 +326,9 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         missing=columns.missing,
         class_weight=_class_weight(columns.class_weight, label),
     )
+    rules.check_loss(loss)
+    rules.check_meant(table.user)
+    return rules
 
 
 def columns_of(config: Config, population: Population) -> Encoding:

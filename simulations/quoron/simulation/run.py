@@ -19,8 +19,8 @@ from quoron.engine.processors import largest
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
-from quoron.reports.summary import Summary, from_json
-from quoron.results import Axes, Run, axes
+from quoron.reports.summary import Summary
+from quoron.results import Axes, Run, axes, restored
 from quoron.run_folder import MODEL, RunFolder, flat
 from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup, with_columns
 from quoron_privacy.errors import ConfigError
@@ -165,7 +165,7 @@ def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
 def stored(prepared: Prepared[Setup], folder: RunFolder) -> SimulatedRun:
     """Return a complete run as its folder holds it. RunError before it is complete."""
     weights = folder.model()
-    return _run(prepared, folder, from_json(folder.summary()), weights, _table_model(prepared, weights))
+    return _run(prepared, folder, restored(Summary, folder.summary()), weights, _table_model(prepared, weights))
 
 
 def _run(

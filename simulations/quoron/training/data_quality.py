@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 
 from quoron.config import Config
-from quoron.data.index import Rows
 from quoron.data.table import alike
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
-from quoron_client.data.encoding import Balanced, ClassWeights, Encoding, Range, outcomes
+from quoron_client.data.encoding import Balanced, Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
-from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
@@ -65,35 +63,29 @@ def plan(
         planned = chosen(rest, problem)
     except Infeasible:
         return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
-    whole = with_look(planned.plan, privacy, share=share, **sizes)
-    if whole is None:
-        other = chosen(config, problem)
-        return other, _not_gaussian(other.plan.algorithm)
-    budget_of(config).check_plan(whole)
-    ALGORITHMS[whole.algorithm].verify(whole)
-    return Plan(whole, planned.candidates, planned.curve, planned.choice, planned.remarks), None
-
-
-def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
-    """The whole plan of `privacy` whose rest is `own`, made for `data_quality.rest` of it; None if it has no μ, or
-    where that leaves nothing. `columns` and `labels` are how many the look at the table tells apart."""
+    own = planned.plan
     promise = ALGORITHMS[own.algorithm].gaussian(own)
-    if promise is None or own.guarantee.min_cohort is not None:
-        return None
-    quality = data_quality.calibrate(
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        share=share,
-        own=promise,
-        users=looked_at(own.problem.users),
-        columns=columns,
-        labels=labels,
-        adjacency=own.guarantee.adjacency,
+    quality = (
+        None
+        if promise is None
+        else data_quality.calibrate(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            share=share,
+            own=promise,
+            users=looked_at(own.problem.users),
+            adjacency=own.guarantee.adjacency,
+            **sizes,
+        )
     )
     if quality is None:
-        return None
-    whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, data_quality=quality)
-    return replace(own, guarantee=whole)
+        other = chosen(config, problem)
+        return other, _not_gaussian(other.plan.algorithm)
+    promised = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, data_quality=quality)
+    whole = replace(own, guarantee=promised)
+    budget_of(config).check_plan(whole)
+    ALGORITHMS[whole.algorithm].verify(whole)
+    return replace(planned, plan=whole), None
 
 
 def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
@@ -162,15 +154,6 @@ def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares |
     if quality is None or seen is None or not outcomes(encoding.label):
         return None
     return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)
-
-
-def weigh(items: ItemBatch | Rows, encoding: Encoding) -> ItemBatch | Rows:
-    """Items that all counted alike, weighed by class, or as they will be read."""
-    if not isinstance(items, ItemBatch):
-        return replace(items, encoding=encoding)
-    if not isinstance(encoding.class_weight, ClassWeights) or items.weights is None:
-        return items
-    return replace(items, weights=encoding.class_weight.weighed(items.labels, items.weights))
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:

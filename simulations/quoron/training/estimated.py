@@ -55,7 +55,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import with_estimates
 from quoron_server.parameters import Assumption
-from quoron_server.plan import RunPlan, check_delta
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -476,7 +476,6 @@ def prepared(
     with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
         found, owners, people = _whose(section, base, source, frame)
     users = slots(config, found)
-    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned, widest, paid = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
     known = source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest, paid
@@ -644,7 +643,6 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     assert isinstance(config.population, TableSection)
     loss = loss_of(config)
     encoding = encoding_of(config.population, loss)
-    encoding.check_meant(config.population.user)
     domain, items = make_domain(config.domain, config.loss.feature_norm), config.population.items_per_user
     return problem_of(config, Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)), encoding
 

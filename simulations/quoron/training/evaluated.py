@@ -19,7 +19,7 @@ from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer, held_users
 from quoron.planning.plans import Plan, Prepared
-from quoron.training.table import Curated, file_users
+from quoron.training.table import Curated, users_of
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
@@ -96,11 +96,7 @@ def of_final_model(
 
 def batches(declared: Declared, items: ItemBatch | Rows, users: Users) -> Iterator[ItemBatch]:
     """Yield the items of some users (k,), of some at a time."""
-    if isinstance(items, ItemBatch):
-        for first in range(0, len(users), AT_ONCE):
-            yield items.of(users[first : first + AT_ONCE])
-        return
-    people = file_users(declared, items, users)
+    people = users_of(declared, items, users)
     for first in range(0, len(users), AT_ONCE):
         yield people.items(users[first : first + AT_ONCE])
 

@@ -10,10 +10,10 @@ data, and a fingerprint of the data is stored nowhere: either would reveal somet
 import fcntl
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -43,7 +43,7 @@ def opened(given: str | Path | None, *, create: bool = True) -> Iterator[Populat
     LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
     """
     with _ready(path := place(given), create=create):
-        memory = _memory(path.resolve())
+        memory = _MEMORY[path.resolve()]
         if memory.stamp is None or memory.stamp != _stamp(path):
             memory.known = Known()
         memory.stamp = None
@@ -60,9 +60,7 @@ class _Memory:
     stamp: tuple[int, ...] | None = None
 
 
-@cache
-def _memory(path: Path) -> _Memory:
-    return _Memory()
+_MEMORY: defaultdict[Path, _Memory] = defaultdict(_Memory)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -187,7 +187,7 @@ class TrainedTable(Run[Model]):
     @property
     def plan(self) -> dict[str, Any]:
         """What was fixed before any value was looked at, as plan.json has it."""
-        return RunFolder(self.directory).plan()
+        return RunFolder(self.directory).read_json("plan.json")
 
 
 def write(

@@ -99,23 +99,21 @@ def prepare(
 def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, RunPlan, int]:
     """Train with noise from `simulation_seed`, for the data holder alone: the model, the plan, rounds taken.
 
-    Bit-identical for the same table. Nothing is charged and nothing written, because nothing is promised.
+    Bit-identical for the same declared table. Nothing is charged and nothing written, because nothing is promised.
     """
-    prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
-    plan, held = prepared.planned.plan.without("held_out", "estimates", "data_quality").simulated(), prepared.scene.held
+    prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
+    plan, held = prepared.planned.plan.without("held_out", "data_quality").simulated(), prepared.scene.held
     source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
     among, apart = _parts(config, held.declared.users, source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
     encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
-    items = held.items
-    if encoding is not held.encoding:
-        items = data_quality.weigh(items, encoding)
-    engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
+    held = held.weighed_by(encoding)
+    engine = CuratorEngine(held.declared, held.items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
     weights = data_quality.centred(weights, encoding, prepared.planned.plan, seen)
     shares = data_quality.label_shares(encoding, quality, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
-    if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, items, apart, source)) is not None:
+    if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, held.items, apart, source)) is not None:
         promise, told = prepared.planned.plan.simulated().guarantee, ending.release(model.weights, 0)[1]
         measured = evaluated.evaluation(promise, held.declared.loss, encoding, model.weights, told)
         model = replace(model, evaluation=measured)
@@ -154,20 +152,6 @@ def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclar
 def _parts(config: Config, users: int, noise: NoiseSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return users (k,) who are trained on, and those who are held out. Secret."""
     return parts(users, held_users(users, config.train.holdout), noise)
-
-
-def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
-    """A run planned, for what is estimated with noise from its seed where something is; NothingReleased as for real."""
-    if not is_wanted(config):
-        return _planned(config, base, identity, frame, ())
-    prepared = _undeclared(config, base, identity, frame, ())
-    source = SeededNoise(identity.seed)
-    trained, _ = _parts(config, prepared.scene.users, source)
-    released, _ = estimating.release(prepared.scene, source, trained)
-    run, refused = _planned_for(prepared, released)
-    if run is None:
-        raise NothingReleased(f"Nothing was trained. {refused}")
-    return run
 
 
 def _undeclared(
@@ -321,16 +305,14 @@ def carry_out(
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items
-            if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(items)):
+            if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(held.items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
             among, apart = _parts(prepared.config, held.declared.users, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
-            encoding = data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen)
-            if encoding is not held.encoding:
-                items = data_quality.weigh(items, encoding)
+            held = held.weighed_by(data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen))
+            encoding, items = held.encoding, held.items
             seed = _read_by(run.plan)
             ending = evaluated.of_final_model(prepared, encoding, items, apart) if len(apart) else None
             finish = partial(data_quality.centred, encoding=encoding, plan=run.plan, seen=seen)
@@ -341,7 +323,7 @@ def carry_out(
             if len(apart):
                 of = run.plan.guarantee, held.declared.loss, encoding, model
                 measured = evaluated.evaluation(*of, own.released(EVALUATED))
-    scene = replace(prepared.scene, held=held.encoded_by(encoding))
+    scene = replace(prepared.scene, held=held)
     trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
     with lifetime.opened(prepared.config.train.ledger) as ledger:
         end(ledger, run.name, model=model)

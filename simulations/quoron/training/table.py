@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron.data.declared_types import check_types, typed
+from quoron.data.declared_types import check_types
 from quoron.data.index import Rows, ahead, opened
 from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
@@ -34,7 +34,7 @@ from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron_client.data import fused
-from quoron_client.data.encoding import Encoding
+from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.tables import Opened, types_of
@@ -72,19 +72,16 @@ class CuratorEngine:
             of_the_run(noise).stream("order of users").permutation(declared.users if among is None else len(among))
         )
         self._order = self._order if among is None else among[self._order]
-        own = InlineEngine(self._holders(declared, items, seed), randomness=KeyedRandomness(noise))
-        self._engine, self._in_memory = engine.over(own), isinstance(items, ItemBatch)
+        self._in_memory = isinstance(items, ItemBatch)
+        asked = self._order
+        if seed is not None and not self._in_memory:
+            asked = asked[partition(seed=seed, users=len(asked))]
+        self._engine = engine.over(InlineEngine(users_of(declared, items, asked), randomness=KeyedRandomness(noise)))
 
     def close(self) -> None:
         """End whatever other processes there are."""
         if isinstance(self._engine, ShardedEngine):
             self._engine.close()
-
-    def _holders(self, declared: Declared, items: ItemBatch | Rows, seed: int | None) -> Any:
-        if isinstance(items, ItemBatch):
-            return TableUsers(**declared.public(), training=items)
-        asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
-        return file_users(declared, items, asked)
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
@@ -94,11 +91,13 @@ class CuratorEngine:
         return self._engine.ask(replace(question, cohort=asked))
 
 
-def file_users(declared: Declared, rows: Rows, asked: Users) -> "FileUsers":
-    """Return the users of a folder's rows, of whom these (k,) are asked, in this order."""
+def users_of(declared: Declared, items: ItemBatch | Rows, asked: Users) -> "TableUsers | FileUsers":
+    """Return users with these items; of files these (k,) are asked, in this order."""
+    if isinstance(items, ItemBatch):
+        return TableUsers(**declared.public(), training=items)
     from quoron.data.population import FileUsers, LazyStore
 
-    return FileUsers(**declared.public(), store=LazyStore(rows, None, asked, declared.loss))
+    return FileUsers(**declared.public(), store=LazyStore(items, None, asked, declared.loss))
 
 
 NUMBERS = 1 << 23  # of users, that are looked at together
@@ -128,10 +127,16 @@ class HeldRows:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
         self._marks.clear()
 
-    def encoded_by(self, encoding: Encoding) -> "HeldRows":
-        """Return the same rows by other rules for the same columns."""
-        own = self.items if isinstance(self.items, ItemBatch) else replace(self.items, encoding=encoding)
-        return replace(self, encoding=encoding, items=own)
+    def weighed_by(self, encoding: Encoding) -> "HeldRows":
+        """Return the same rows by other rules for the same columns: rows that counted alike may be weighed by class."""
+        if encoding is self.encoding:
+            return self
+        items, weights = self.items, encoding.class_weight
+        if not isinstance(items, ItemBatch):
+            items = replace(items, encoding=encoding)
+        elif isinstance(weights, ClassWeights) and items.weights is not None:
+            items = replace(items, weights=weights.weighed(items.labels, items.weights))
+        return replace(self, encoding=encoding, items=items)
 
     def fitting(self, slots: Users) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
@@ -201,8 +206,6 @@ def hold(
     section = check_section(config)
     loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
-    encoding.check_loss(loss)
-    encoding.check_meant(section.user)
     for feature in encoding.features:
         if feature.is_open:
             raise ConfigError(
@@ -214,17 +217,13 @@ def hold(
     warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        users = slots(config, found)
-        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-        return Declared.of_rows(encoding, loss, domain, users=users, items_per_user=items)
+        return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
         rows = Rows.of(opened(source, section.user), encoding)
         _check_people(people, rows.index.digest.encode())
-        types = types_of(rows.index.files.schema)
-        check_types(encoding, types)
-        encoding = typed(encoding, types)
+        encoding = check_types(encoding, types_of(rows.index.files.schema))
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         warnings += unread(given or section, rows.index.files.schema.names)
@@ -252,8 +251,7 @@ def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any)
     """
     names = (*encoding.columns, user)
     encoding.check(table.empty(names))
-    check_types(encoding, table.schema)
-    encoding = typed(encoding, table.schema)
+    encoding = check_types(encoding, table.schema)
     gathering = Gathering(encoding, user, most, rows=table.rows, **more)
     with closing(ahead(table.batches(names))) as batches:
         for batch in batches:
@@ -301,16 +299,19 @@ def refuse_frame(config: Config, folder: RunFolder, call: str) -> None:
 
 
 def slots(config: Config, found: int) -> int:
-    """Return the number of slots: of users where that is public, as declared where it is not."""
+    """Return the number of slots: of users where that is public, as declared where it is not.
+
+    ConfigError for a declaration that cannot be meant, and for a δ above one in so many; DataError for more users.
+    """
     assert isinstance(config.population, configs.TableSection)
-    declared, adjacency = config.population.users, config.privacy.adjacency
-    if adjacency == "replace-one":
+    privacy, declared = config.privacy, config.population.users
+    if privacy.adjacency == "replace-one":
         if declared not in (None, found):
             raise ConfigError(
                 f"Expected population.users={found}, the number of users in the table, which is public with "
                 f"replace-one; got {declared}. Leave it out."
             )
-        return found
+        declared = found
     if declared is None:
         raise ConfigError(
             "Expected population.users with adjacency zero-out, got none: whether a user is in the table is private "
@@ -318,4 +319,5 @@ def slots(config: Config, found: int) -> int:
         )
     if found > declared:
         raise DataError(f"Expected at most population.users={declared} users in the table, got more. Declare more.")
+    check_delta(privacy.delta, declared, allowed=privacy.allow_large_delta)
     return declared

@@ -216,28 +216,11 @@ HELD_OUT = 0.1, 0.3  # default share of users that score: at least, and at most,
 USELESS = 0.02  # deviation of a score from which it tells few settings apart
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How many trials a search carries out in the mean, and whether the clock may tell how many there were."""
-
-    trials: float | None = None  # in the mean; None: twice as many as candidates
-    most: int | None = None  # trials; None: five times the mean, three times where `padded`
-    padded: bool = False  # always carry out `most` trials, of which those beyond the secret number count for nothing
-    evaluate: float | None = None  # share of users that are held out, and score; None: by how many there are
-
-    def of(self, candidates: int) -> Trials:
-        """Return the law for so many candidates. ConfigError for numbers that make none."""
-        mean = max(2.0, TWICE * candidates) if self.trials is None else self.trials
-        positive(trials=mean)
-        most = math.ceil(3 * mean) if self.most is None and self.padded else self.most
-        return Trials.negative_binomial(mean, most=most)
-
-    def held(self, users: int, mu: float) -> int:
-        """How many of so many users score, where a score may cost `mu`: so that its noise is small, if it can be."""
-        share = self.evaluate
-        if share is None:
-            share = min(max(1 / (mu * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
-        return held_users(users, share)
+def _trials(settings: int, mean: float | None, most: int | None, *, padded: bool) -> Trials:
+    """Return the law of the number of trials of so many settings. ConfigError for numbers that make none."""
+    mean = max(2.0, TWICE * settings) if mean is None else mean
+    positive(trials=mean)
+    return Trials.negative_binomial(mean, most=math.ceil(3 * mean) if most is None and padded else most)
 
 
 _STEPS = 2.0**40  # of a user's score: their sum is exact
@@ -328,7 +311,7 @@ class TableSearch(Printed):
     candidates: tuple[Candidate, ...]
     refused: tuple[tuple[str, str], ...]  # settings that nothing can be planned for, and why
     price: Price
-    effort: Effort
+    effort: Mapping[str, Any]  # how many trials, whether padded, and how many users score, as `prepare` takes them
     identity: Identity
     users: int  # all of them
     held: int  # of these, held out
@@ -340,7 +323,7 @@ class TableSearch(Printed):
     @property
     def asked(self) -> dict[str, Any]:
         """What was asked for, as `resume` reads it."""
-        return self.request.as_json() | {"effort": asdict(self.effort), "seeded": self.seeded}
+        return self.request.as_json() | {"effort": self.effort, "seeded": self.seeded}
 
     @property
     def statement(self) -> str:
@@ -464,14 +447,17 @@ def prepare(
     config: Config,
     base: Path,
     *,
-    vary: Mapping[str, Sequence[Any]] | None,
-    algorithms: Sequence[str] | None,
-    effort: Effort,
     identity: Identity,
     frame: Any = None,
     seeded: bool = False,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    algorithms: Sequence[str] | None = None,
+    **effort: Any,
 ) -> TableSearch:
-    """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
+    """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible.
+
+    `vary`, `algorithms`, and as `effort` n_trials, max_trials, padded and holdout: as of `tune`.
+    """
     if not seeded:
         require_epsilon(config.privacy.model_fields_set, "tuning")
     if is_wanted(config):
@@ -496,13 +482,16 @@ def prepare(
     cells = request.cells()
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
-    law, (epsilon, delta) = effort.of(len(cells)), (config.privacy.epsilon, config.privacy.delta)
+    (epsilon, delta), padded = (config.privacy.epsilon, config.privacy.delta), bool(effort.get("padded"))
+    law = _trials(len(cells), effort.get("n_trials"), effort.get("max_trials"), padded=padded)
     rows = _Rows(base, frame)
     helds = [rows.of(each.config).declared for each in cells]
     users = helds[0].users
     if any(each.users != users for each in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
-    held = effort.held(users, calibrate(epsilon, delta, law))
+    if (share := effort.get("holdout")) is None:  # so that the noise of a score is small, if it can be
+        share = min(max(1 / (calibrate(epsilon, delta, law) * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
+    held = held_users(users, share)
 
     def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
         candidates, refused = _planned(cells, helds, (mu, each), held, identity)
@@ -513,7 +502,7 @@ def prepare(
         score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
         return (candidates, refused, noise), [*pairs, score]  # by what is drawn: the second account's own
 
-    asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), effort.padded)
+    asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), padded)
     (candidates, refused, noise), price = within(asked, plan)
     price = replace(price, candidates=len(candidates))
     planned = (tuple(candidates), tuple(refused), price)
@@ -570,9 +559,8 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            self._held[key] = held.encoded_by(alike(held.encoding))
+            self._held[key] = held.weighed_by(alike(held.encoding))
         held = self._held[key]
-        encoding.check_loss(loss)
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
         return replace(held, declared=declared)
@@ -683,11 +671,11 @@ def resume(folder: RunFolder) -> Tuned:
     search = prepare(
         config,
         folder.path,
-        vary=kept["vary"],
-        algorithms=kept["algorithms"],
-        effort=Effort(**kept["effort"]),
         identity=Identity.kept(folder, SEARCH) or Identity.fresh(folder.path.name),
         seeded=kept["seeded"],
+        vary=kept["vary"],
+        algorithms=kept["algorithms"],
+        **kept["effort"],
     )
     return carry_out(search, folder)
 
@@ -788,15 +776,13 @@ def tune(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
-    given: Any = arguments.get
-    effort = Effort(given("n_trials"), given("max_trials"), given("padded", False), given("holdout"))
-    seeded = given("seed") is not None
+    seeded = arguments.get("seed") is not None
     configured = {name: value for name, value in arguments.items() if name in _CONFIGURED}
+    searched: dict[str, Any] = {name: value for name, value in arguments.items() if name not in _CONFIGURED}
     config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    asked: dict[str, Any] = {"vary": given("vary"), "algorithms": given("algorithms"), "seeded": seeded}
-    asked |= {"identity": Identity.kept(folder, SEARCH) or Identity.fresh(name), "frame": frame}
-    search = prepare(config, Path.cwd(), effort=effort, **asked)
+    identity = Identity.kept(folder, SEARCH) or Identity.fresh(name)
+    search = prepare(config, Path.cwd(), identity=identity, frame=frame, seeded=seeded, **searched)
     if dry_run:
         return search
     claimed = claim(search.request.config, name)
