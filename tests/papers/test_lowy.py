@@ -505,7 +505,7 @@ def test_a_plan_a_run_and_its_report_say_that_there_is_no_guarantee_and_never_an
     assert "our accountant finds: no guarantee." in report
     for text in (planned, ran, report):
         assert not re.search(PROMISES, text)
-    for stored in (json.loads(said(capsys, "plan", "without.toml", "--json")), RunFolder(Path("run")).plan()):
+    for stored in (json.loads(said(capsys, "plan", "without.toml", "--json")), RunFolder(Path("run")).read_json("plan.json")):
         assert stored["guarantee"]["epsilon"] is None
         assert stored["guarantee"]["proved"] is False
         assert stored["parameters"]["epsilon"] == 10.0  # the claim
@@ -565,7 +565,7 @@ def test_any_change_of_the_files_of_a_run_without_a_guarantee_is_noticed_by_what
         change(folder)
         if reader == "plan":
             with pytest.raises(RunError, match=words):
-                RunFolder(folder).plan()
+                RunFolder(folder).read_json("plan.json")
         else:
             assert invoke([reader, str(folder)]) == 1
             assert words in capsys.readouterr().err
