@@ -21,7 +21,7 @@ from quoron_server.plan import Privacy
 USERS, OUTLIERS = 300, 4
 POINTS = np.random.default_rng(0).normal(0.3, 0.05, (USERS, 3))
 POINTS[:OUTLIERS] = 1e5
-OPTIONS = {"rounds": 3, "step_size": 0.9, "radius": 1.0, "suffix": 1, "test": "lottery"}
+OPTIONS = {"rounds": 3, "step_size": 0.9, "radius": 1.0, "suffix": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_what_such_rounds_need_is_asked_for_by_name(changed: dict[str, Any], wor
 def released(own: np.ndarray) -> Any:
     """Released means of rows of 300 users, all zero but for one; the statistic is where they were pulled."""
     problem = problem_of({"radius": 1e6}, users=USERS, dimension=2)
-    options = {"rounds": 1, "step_size": 1.0, "radius": 1.0, "test": "lottery"}
+    options = {"rounds": 1, "step_size": 1.0, "radius": 1.0}
     promise = {"privacy": Privacy(2.0, 1e-3), "clip_norm": None}
     plan = Setting(problem=problem, algorithm="outlier-gd", options=options, **promise).plan(0)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
