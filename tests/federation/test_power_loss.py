@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from federation import power, store_scenario
 from quoron_client.federation.client_state import Agreement, ClientState
@@ -38,7 +37,7 @@ def lost(left: power.Left, place: Path, whole: dict[str, list[str]]) -> str | No
     url, found = f"sqlite:///{place}/store.sqlite", int((left.acknowledged.split() or [b"0"])[-1])
     try:
         with Database(url) as database:
-            kept = int(database.all(sa.text("SELECT acknowledged FROM meta"))[0][0])
+            kept = int(database.rows("SELECT acknowledged FROM meta")[0]["acknowledged"])
         store_scenario.carry_out(url)
     except LedgerError as error:
         return f"refused: {error}"

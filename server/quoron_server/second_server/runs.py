@@ -30,10 +30,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
@@ -47,34 +45,39 @@ from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of,
 from quoron_server.plan import RunPlan
 from quoron_server.second_server.keys import Keys, Secrets
 from quoron_server.specification import RunSpecification, planned, require_deployable
-from quoron_server.storage.database import Database
+from quoron_server.storage.store import Store, Table
 from quoron_server.wording import digest
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
-_schema = sa.MetaData()
-_runs = sa.Table(
+_runs = Table(
     "helped_runs",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("coordinator", sa.Text, nullable=False),  # fingerprint of its certificate's key
-    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
-    sa.Column("specification", sa.Text, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
-    sa.Column("state", sa.Text, nullable=False),
+    {
+        "run": "TEXT NOT NULL",
+        "coordinator": "TEXT NOT NULL",  # fingerprint of its certificate's key
+        "plan_digest": "BLOB NOT NULL",
+        "specification": "TEXT NOT NULL",
+        "spec": "TEXT NOT NULL",
+        "consent": "BLOB NOT NULL",
+        "expires": "INTEGER NOT NULL",  # seconds since 1970
+        "state": "TEXT NOT NULL",
+    },
+    ("run",),
 )
-_lists = sa.Table(
+_lists = Table(
     "helped_lists",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists up to this one
-    sa.Column("fingerprints", sa.LargeBinary, nullable=False),  # 32 bytes each, in order
-    sa.Column("left_out", sa.LargeBinary, nullable=False),  # of these
-    sa.Column("reply", sa.LargeBinary, nullable=False),
+    {
+        "run": "TEXT NOT NULL",
+        "round": "INTEGER NOT NULL",
+        "chain": "BLOB NOT NULL",  # of all lists up to this one
+        "fingerprints": "BLOB NOT NULL",  # 32 bytes each, in order
+        "left_out": "BLOB NOT NULL",  # of these
+        "reply": "BLOB NOT NULL",
+    },
+    ("run", "round"),
 )
+SCHEMA = (_lists, _runs)
+_ANSWERED = "SELECT round, chain, fingerprints, left_out, reply FROM helped_lists WHERE run = ?"
 
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
@@ -115,57 +118,54 @@ class AnsweredList:
 class HelpedRunStore:
     """Runs and lists in one database. Every method is one transaction and may be repeated."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
-        database.ensure(_schema)
+        database.ensure(SCHEMA)
 
     def runs(self) -> list[HelpedRun]:
         """Return all of them, those that have ended among them."""
-        return [HelpedRun(*row) for row in self._database.all(sa.select(_runs).order_by(_runs.c.run))]
+        return [HelpedRun(**row) for row in self._database.rows("SELECT * FROM helped_runs ORDER BY run")]
 
     def run(self, run: str) -> HelpedRun | None:
         """One of them."""
-        found = self._database.all(sa.select(_runs).where(_runs.c.run == run))
-        return HelpedRun(*found[0]) if found else None
+        found = self._database.rows("SELECT * FROM helped_runs WHERE run = ?", [run])
+        return HelpedRun(**found[0]) if found else None
 
     def add(self, run: HelpedRun) -> None:
         """A run that is consented to."""
-        with self._database.writing() as connection:
-            connection.execute(_runs.insert().values(**asdict(run)))
+        with self._database.transaction() as execute:
+            _runs.insert(execute, asdict(run))
 
     def lists(self, run: str) -> list[AnsweredList]:
         """Return those that were answered, by round."""
-        query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
-        return [AnsweredList(*row[1:]) for row in self._database.all(query)]
+        return [AnsweredList(**row) for row in self._database.rows(f"{_ANSWERED} ORDER BY round", [run])]
 
     def rounds(self, run: str) -> int:
         """Return how many were."""
-        (found,) = self._database.all(sa.select(sa.func.count()).select_from(_lists).where(_lists.c.run == run))
-        return int(found[0])
+        (found,) = self._database.rows("SELECT count(*) AS rounds FROM helped_lists WHERE run = ?", [run])
+        return int(found["rounds"])
 
     def answered(self, run: str, round_: int) -> AnsweredList | None:
         """Return the list of a round, if it was answered."""
-        found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
-        return AnsweredList(*found[0][1:]) if found else None
+        found = self._database.rows(f"{_ANSWERED} AND round = ?", [run, round_])
+        return AnsweredList(**found[0]) if found else None
 
     def answer(self, run: str, answered: AnsweredList, before: bytes) -> None:
         """Keep a reply that was not sent yet. LedgerError unless it is to the next list, after the chain `before`."""
-        with self._database.writing() as connection:
-            last = sa.select(_lists.c.round, _lists.c.chain).where(_lists.c.run == run).order_by(_lists.c.round.desc())
-            found = connection.execute(last.limit(1)).first()
-            rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
+        with self._database.transaction() as execute:
+            last = execute(f"{_ANSWERED} ORDER BY round DESC LIMIT 1", [run])
+            rounds, chain = (last[0]["round"] + 1, last[0]["chain"]) if last else (0, bytes(len(before)))
             if (answered.round, before) != (rounds, chain):
                 raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
-            connection.execute(_lists.insert().values(run=run, **asdict(answered)))
+            _lists.insert(execute, {"run": run} | asdict(answered))
 
     def end(self, run: str, state: str) -> bool:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
-        with self._database.writing() as connection:
-            open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
-            nothing: dict[str, Any] = {"specification": "", "spec": "", "consent": b"", "state": state}
-            news: bool = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
+        nothing = "UPDATE helped_runs SET specification = '', spec = '', consent = ?, state = ?"
+        with self._database.transaction() as execute:
+            news = bool(execute(f"{nothing} WHERE run = ? AND state = ? RETURNING run", [b"", state, run, OPEN]))
             if news:
-                connection.execute(_lists.delete().where(_lists.c.run == run))
+                execute("DELETE FROM helped_lists WHERE run = ?", [run])
         if news:
             self._database.checkpoint()
         return news
