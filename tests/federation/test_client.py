@@ -85,7 +85,7 @@ class TestRefusals:
 
         wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
-        with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             assert record.spent[0] == (0.9 if trust_model == "local" else 1.8)
 
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):

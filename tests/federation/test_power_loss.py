@@ -88,7 +88,7 @@ def forgotten(operations: list[power.Operation], folder: Path) -> list[str]:
 def _forgotten(left: power.Left, place: Path) -> str | None:
     sent = [line.decode().split() for line in left.acknowledged.splitlines()]
     try:
-        with ClientState.open(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             for run, number, answer in sent:
                 if record.recall(run, int(number), bytes(16)) != bytes.fromhex(answer):
                     return f"the answer of round {number} of run {run}"

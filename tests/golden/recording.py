@@ -314,7 +314,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         ],
     )
     yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
-    ClientState.open(folder / "client's record.sqlite", epsilon=1.0, delta=1e-6, new_record=True).close()
+    ClientState(folder / "client's record.sqlite", epsilon=1.0, delta=1e-6, new_record=True).close()
     for path in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(path)) as opened:
             rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")

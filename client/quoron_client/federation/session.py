@@ -89,7 +89,7 @@ async def run_client(
         check_identity(config.certificate, config.key, config.authority)
     epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
     choices = {"new_record": config.new_record, "other_database": config.other_database}
-    with ClientState.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
+    with ClientState(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         answering = await asyncio.to_thread(worker, config, record)

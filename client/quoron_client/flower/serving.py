@@ -87,9 +87,9 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
 
 def opened(owner: Limits, *, settled: bool) -> ClientState:
     """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
-    `ClientState.open`."""
+    `ClientState`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
-    return ClientState.open(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
+    return ClientState(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def _opened(record: Path) -> "records.ClientState":
     """A record that is there; an older copy is refused, as by the client."""
     if not record.is_file():
         raise ConfigError(f"Expected a silo's state, got {record}, which is not there. Give --state.")
-    return records.ClientState.open(record, epsilon=inf, delta=inf)
+    return records.ClientState(record, epsilon=inf, delta=inf)
 
 
 def _names(given: list[str] | None, data: Path | None, user: str | None, csv: list[str] | None) -> list[str] | None:
