@@ -386,10 +386,9 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     """Open a connection. Reads certificates again, so that they can be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
         return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
-    check_identity(config.certificate, config.key, config.authority)
-    files = (config.authority, config.key, config.certificate)
-    identity = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
-    return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
+    shown = check_identity(config.certificate, config.key, config.authority)
+    credentials = grpc.ssl_channel_credentials(shown.roots, shown.key, shown.chain)
+    return grpc.aio.secure_channel(config.coordinator, credentials, options=_OPTIONS)
 
 
 def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:

@@ -24,6 +24,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from quoron_client.protocol.identity import read
 from quoron_client.protocol.masked import DIGEST, check_signature, read_second_server_key, row_to_wire, split_digests
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
@@ -34,7 +35,6 @@ from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
-from quoron_server.service import certificates
 from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
@@ -120,7 +120,7 @@ class Helping:
         self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
-        files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
+        files = [read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         database.ensure(SCHEMA)
 

@@ -106,7 +106,7 @@ def health(
     own, secure = Files.of(certs, insecure=insecure, needed=()), None
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
     if not insecure:
-        from quoron_server.service import certificates
+        from quoron_client.protocol.identity import read
 
         if own.authority is None or (own.certificate is None) != (own.key is None):
             got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
@@ -114,7 +114,7 @@ def health(
                 f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
             )
         files = own.authority, own.key, own.certificate
-        secure = grpc.ssl_channel_credentials(*(certificates.read(path) if path else None for path in files))
+        secure = grpc.ssl_channel_credentials(*(read(path) if path else None for path in files))
     with grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure) as channel:
         try:
             service: Any = health_pb2_grpc.HealthStub(channel)
