@@ -341,7 +341,10 @@ class TestTransport:
             (lambda given, other: {"key": other.issue("shut", password=b"1")[1]}, r"without a password in PEM .*shut"),
             (lambda given, other: {"key": given["certificate"]}, r"a private key .* in .*client.pem', got something"),
             (lambda given, other: {"authority": given["key"]}, r"certificates in PEM form in .*client-key.pem'"),
-            (lambda given, other: {"key": given["key"].parent / "no.pem"}, r"a readable file .*no.pem', got: No such file"),
+            (
+                lambda given, other: {"key": given["key"].parent / "no.pem"},
+                r"a readable file .*no.pem', got: No such file",
+            ),
         ],
         ids=["expired", "too early", "key of another", "authority", "password", "no key", "no authority", "no file"],
     )

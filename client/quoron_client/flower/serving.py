@@ -38,7 +38,7 @@ from flwr.clientapp import ClientApp
 
 from quoron_client.data.formats import Dialect
 from quoron_client.federation.client_state import ClientState
-from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner, read_limit
 from quoron_client.protocol.flower_records import (
     ANNOUNCED,
     ENDED,
@@ -107,13 +107,6 @@ class _Given:
             raise ConfigError(f"Expected {key} in the SuperNode's --node-config, got none.")
         return str(value)
 
-    def limit(self) -> tuple[float, float]:
-        try:
-            epsilon, delta = map(float, self.text("limit", "1,1e-5").split(","))
-        except ValueError:
-            raise ConfigError(f"Expected limit as EPSILON,DELTA, got {self.text('limit')!r}.") from None
-        return epsilon, delta
-
     def switch(self, key: str) -> bool:
         word = self.text(key, "false").lower()
         if word not in _WORDS:
@@ -139,7 +132,7 @@ def _limits(given: _Given) -> dict[str, Any]:
             f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "
             "and its data move when that is. Leave it out; clients of `quoron serve` can accept it."
         )
-    epsilon, delta = given.limit()
+    epsilon, delta = read_limit(given.text("limit", "1,1e-5"))
     return {
         "record": Path(given.text("state")),
         "lifetime_epsilon": epsilon,

@@ -50,35 +50,6 @@ from quoron_server.wording import digest
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
-_runs = Table(
-    "helped_runs",
-    {
-        "run": "TEXT NOT NULL",
-        "coordinator": "TEXT NOT NULL",  # fingerprint of its certificate's key
-        "plan_digest": "BLOB NOT NULL",
-        "specification": "TEXT NOT NULL",
-        "spec": "TEXT NOT NULL",
-        "consent": "BLOB NOT NULL",
-        "expires": "INTEGER NOT NULL",  # seconds since 1970
-        "state": "TEXT NOT NULL",
-    },
-    ("run",),
-)
-_lists = Table(
-    "helped_lists",
-    {
-        "run": "TEXT NOT NULL",
-        "round": "INTEGER NOT NULL",
-        "chain": "BLOB NOT NULL",  # of all lists up to this one
-        "fingerprints": "BLOB NOT NULL",  # 32 bytes each, in order
-        "left_out": "BLOB NOT NULL",  # of these
-        "reply": "BLOB NOT NULL",
-    },
-    ("run", "round"),
-)
-SCHEMA = (_lists, _runs)
-_ANSWERED = "SELECT round, chain, fingerprints, left_out, reply FROM helped_lists WHERE run = ?"
-
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
@@ -87,15 +58,15 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class HelpedRun:
-    """A run as the second server knows it."""
+    """A run as the second server knows it, and as it is stored."""
 
     run: str
-    coordinator: str
+    coordinator: str  # fingerprint of its certificate's key
     plan_digest: bytes
     specification: str
     spec: str
     consent: bytes
-    expires: int
+    expires: int  # seconds since 1970
     state: str = OPEN
 
     def words(self) -> str:
@@ -106,13 +77,19 @@ class HelpedRun:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredList:
-    """The list of a round, and what was said to it."""
+    """The list of a round, and what was said to it, as it is stored."""
 
+    run: str
     round: int
-    chain: bytes
-    fingerprints: bytes
-    left_out: bytes
+    chain: bytes  # of all lists up to this one
+    fingerprints: bytes  # 32 bytes each, in order
+    left_out: bytes  # of these
     reply: bytes
+
+
+_runs, _lists = Table.of("helped_runs", HelpedRun, "run"), Table.of("helped_lists", AnsweredList, "run", "round")
+SCHEMA = (_lists, _runs)
+_ANSWERED = "SELECT * FROM helped_lists WHERE run = ?"
 
 
 class HelpedRunStore:
@@ -150,14 +127,16 @@ class HelpedRunStore:
         found = self._database.rows(f"{_ANSWERED} AND round = ?", [run, round_])
         return AnsweredList(**found[0]) if found else None
 
-    def answer(self, run: str, answered: AnsweredList, before: bytes) -> None:
+    def answer(self, answered: AnsweredList, before: bytes) -> None:
         """Keep a reply that was not sent yet. LedgerError unless it is to the next list, after the chain `before`."""
         with self._database.transaction() as execute:
-            last = execute(f"{_ANSWERED} ORDER BY round DESC LIMIT 1", [run])
+            last = execute(f"{_ANSWERED} ORDER BY round DESC LIMIT 1", [answered.run])
             rounds, chain = (last[0]["round"] + 1, last[0]["chain"]) if last else (0, bytes(len(before)))
             if (answered.round, before) != (rounds, chain):
-                raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
-            _lists.insert(execute, {"run": run} | asdict(answered))
+                raise LedgerError(
+                    f"Expected the list of round {rounds} of run {answered.run}, got one of {answered.round}."
+                )
+            _lists.insert(execute, asdict(answered))
 
     def end(self, run: str, state: str) -> bool:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
@@ -220,7 +199,7 @@ class Helped:
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
         self._working: dict[str, _Working] = {}
-        self._lock = threading.Lock()  # one request at a time: of one round there is one list
+        self._lock = threading.RLock()  # one request at a time: of one round there is one list
         for run in store.runs():
             if run.state != OPEN:
                 keys.destroy(run.run)  # where a kill came between
@@ -236,7 +215,7 @@ class Helped:
         """
         new = None if self.store.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
-            self._expire()
+            self.expire()
             if (known := self.store.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
@@ -337,9 +316,9 @@ class Helped:
             )
             reply.signature = signature_of(reply, self._signing)
             fingerprints = b"".join(each.fingerprint for each in entries)
-            kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
+            kept = AnsweredList(head.run, head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
             self._working.pop(head.run)  # if the write fails, the store says whether it is there
-            self.store.answer(head.run, kept, before)
+            self.store.answer(kept, before)
             self.keys.note(head.run, head.round + 1)  # if this fails, `_work` does it before a reply
             self._working[head.run] = working
             working.chains.append(chain)
@@ -374,12 +353,9 @@ class Helped:
     def expire(self) -> None:
         """Destroy the keys of runs whose time is over, by this second server's clock."""
         with self._lock:
-            self._expire()
-
-    def _expire(self) -> None:
-        for run in self.store.runs():
-            if run.state == OPEN and run.expires <= self._clock():
-                self._end(run.run, EXPIRED)
+            for run in self.store.runs():
+                if run.state == OPEN and run.expires <= self._clock():
+                    self._end(run.run, EXPIRED)
 
     def _end(self, run: str, state: str) -> bool:
         """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
@@ -391,7 +367,7 @@ class Helped:
         return news
 
     def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
-        self._expire()
+        self.expire()
         found = self.store.run(run)
         if found is None:
             raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")

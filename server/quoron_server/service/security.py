@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 
-from quoron_client.protocol import is_loopback
+from quoron_client.federation.config import check_plaintext
 from quoron_client.protocol.identity import Identity, days_left, ending, parse
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
@@ -165,12 +165,7 @@ class Transport:
             if self.certificate or self.key or self.authority or self.revoked:
                 raise ConfigError("Expected either TLS files or --insecure, got both.")
             for address in addresses:
-                if not self.insecure_anywhere and not is_loopback(address):
-                    raise ConfigError(
-                        f"Expected TLS to listen on {address}, got --insecure: plaintext is for loopback. Give "
-                        "certificates (`quoron admin certs`), or QUORON_INSECURE_ANYWHERE=1 inside a network that you "
-                        "trust."
-                    )
+                check_plaintext(address, insecure=True, anywhere=self.insecure_anywhere)
             return
         Identity.read(*self._files(), now())
 

@@ -19,7 +19,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -49,6 +49,7 @@ SETTINGS = (
     "checkpoint_fullfsync=ON",
     "secure_delete=ON",
 )
+_TYPES: dict[Any, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB"}
 _RESERVED = ("user", "group")  # words of SQL that are columns here
 _TOGETHER = 100  # rows that one statement writes
 _FULL = "database or disk is full"
@@ -177,6 +178,11 @@ class Table:
     columns: Mapping[str, str]
     key: tuple[str, ...] = ()
     unique: str = ""  # a column whose values all differ
+
+    @classmethod
+    def of(cls, name: str, kind: Any, *key: str) -> "Table":
+        """Return the table whose rows are instances of a dataclass of texts, whole numbers and bytes."""
+        return cls(name, {each.name: f"{_TYPES[each.type]} NOT NULL" for each in fields(kind)}, key)
 
     @property
     def sql(self) -> str:
