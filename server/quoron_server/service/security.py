@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 
-from quoron_client.federation.config import check_plaintext
+from quoron_client.protocol import check_plaintext
 from quoron_client.protocol.identity import Identity, days_left, ending, parse
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE

@@ -101,7 +101,7 @@ def health(
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from quoron_client.federation.config import check_plaintext
+    from quoron_client.protocol import check_plaintext
 
     own, secure = Files.of(certs, insecure=insecure, needed=()), None
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
