@@ -20,7 +20,6 @@ HEAVY = {
     "pyarrow",
     "pydantic",
     "scipy",
-    "sqlalchemy",
 }
 
 
@@ -91,7 +90,7 @@ def test_a_door_brings_these_distributions_and_no_others(door: str, tmp_path: Pa
     assert brought(code, tmp_path) - AT_HAND == expected
 
 
-WITHOUT = ("sqlalchemy", "greenlet", "grpc", "grpc_health", "prometheus_client", "flwr")
+WITHOUT = ("grpc", "grpc_health", "prometheus_client", "flwr")
 ALONE = f"""
 import sys
 sys.modules.update(dict.fromkeys({WITHOUT!r}))
@@ -100,7 +99,7 @@ from quoron.cli.app import EXTRAS, invoke
 assert invoke(["--quiet", "simulate", "quickstart", "--set", "population.users=3000", "--out", "run"]) == 0
 assert invoke(["ledger", "show", "--json"]) == 0
 assert invoke(["serve"]) == 2
-assert EXTRAS["sqlalchemy"] == "federation"
+assert EXTRAS["grpc"] == "federation"
 """
 
 
@@ -147,7 +146,7 @@ def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
 @pytest.mark.programs
 def test_a_plan_brings_no_database_no_table_no_network_and_no_compiler() -> None:
     _, held = (loaded(run("plan", "quickstart", "--json")) for _ in range(2))  # the first may compile
-    assert held & {"sqlalchemy", "grpc", "flwr", "pandas", "pyarrow", "dp_accounting", "numba.np.linalg"} == set()
+    assert held & {"grpc", "flwr", "pandas", "pyarrow", "dp_accounting", "numba.np.linalg"} == set()
 
 
 def test_an_algorithm_brings_its_own_family_alone_and_no_compiler() -> None:
@@ -178,7 +177,7 @@ def test_every_algorithm_is_registered_by_its_own_name() -> None:
 def test_a_simulation_of_made_up_users_brings_no_data_frames(tmp_path: Path) -> None:
     small = ("--set", "population.users=3000", "--out", str(tmp_path / "run"))
     held = loaded(run("--quiet", "simulate", "quickstart", *small))
-    assert held & {"sqlalchemy", "grpc", "flwr", "pandas", "dp_accounting"} == set()
+    assert held & {"grpc", "flwr", "pandas", "dp_accounting"} == set()
 
 
 def test_every_public_name_is_found_where_the_stub_says() -> None:

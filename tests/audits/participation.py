@@ -273,7 +273,7 @@ def own_limit_audits():
 
     def by_record(folder, drawn):
         """Whether she may answer in the second run, after the first had drawn her or had not."""
-        with ClientState.open(folder / f"{drawn}.sqlite", epsilon=limit, delta=1.0) as record:
+        with ClientState(folder / f"{drawn}.sqlite", epsilon=limit, delta=1.0) as record:
             record.register(["anna"])
             assert record.agree(Agreement("first", b"t", amplified, 0.0, 1)) is None
             if drawn:

@@ -242,11 +242,11 @@ class Peer:
             message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
             if message is None:
                 continue
-            kind = "question" if isinstance(message, pb.Question) else message.WhichOneof("kind")
+            kind = message.WhichOneof("kind")
             if kind == "run":
                 await self.send(consent=pb.Consent(run=message.run.run, takes_part=True))
             elif kind == "question":
-                answer = answering(self.user, message if isinstance(message, pb.Question) else message.question)
+                answer = answering(self.user, message.question)
                 if answer is not None:
                     await self.answers(answer)
             elif kind == "receipt":

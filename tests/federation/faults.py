@@ -120,14 +120,14 @@ async def database_away(at: Scene) -> None:
 async def disk_full(at: Scene) -> None:
     await at.begun()
     with at.running._database.writing() as connection:
-        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")  # "database or disk is full" at the next page
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # "database or disk is full" at the next page
     usage = metrics.shutil.disk_usage(at.folder)
     at.patch.setattr(metrics.shutil, "disk_usage", lambda _: usage._replace(free=4096))
     await at.two_rounds()
     at.patch.undo()
     with at.running._database.writing() as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count = 4294967294")
+        connection.execute("PRAGMA max_page_count = 4294967294")
     await at.leave()
     await at.restarted()
     await at.is_mended()
@@ -149,23 +149,17 @@ async def database_lost(at: Scene) -> None:
 async def ledger_changed(at: Scene) -> None:
     await at.begun()
     await at.running.metrics.verify()
-    before = at.running._database.all(_row(0))[0][0]
+    (first,) = at.running._database.rows("SELECT payload FROM population WHERE sequence = 0")
     with at.running._database.writing() as connection:
-        connection.exec_driver_sql("UPDATE population SET payload = '{}' WHERE sequence = 0")
+        connection.execute("UPDATE population SET payload = '{}' WHERE sequence = 0")
     await at.running.metrics.verify()
     await at.stays()
     await at.leave()
     with Database(at.url) as database, database.writing() as connection:  # the backup's row
-        connection.exec_driver_sql("UPDATE population SET payload = ? WHERE sequence = 0", (before,))
+        connection.execute("UPDATE population SET payload = ? WHERE sequence = 0", (first["payload"],))
     await at.restarted()
     await at.running.metrics.verify()
     await at.is_mended()
-
-
-def _row(sequence: int) -> Any:
-    import sqlalchemy as sa
-
-    return sa.text(f"SELECT payload FROM population WHERE sequence = {sequence}")
 
 
 @rehearsal("database-older")

@@ -228,7 +228,7 @@ def _record(folder: str) -> None:
     """A client's record: three answers of two runs, each told once it may be sent."""
     from quoron_client.federation.client_state import Agreement, ClientState
 
-    with ClientState.open(Path(folder) / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+    with ClientState(Path(folder) / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
         for run, round_ in (("a", 0), ("a", 1), ("b", 0)):
             assert record.agree(Agreement(run, bytes(16), 0.5, 1e-6, 2)) is None
             answer = os.urandom(3000)

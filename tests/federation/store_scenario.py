@@ -8,26 +8,27 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import sqlalchemy as sa
+import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from sqlalchemy.engine.default import DefaultDialect
 
 from quoron_client.protocol import identity
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.release import Release
 from quoron_server.federation import RunStore
-from quoron_server.storage.database import Database
+from quoron_server.storage.database import Database, parse
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.storage.registry import OPEN, Registry
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
+EXECUTE, BEGUN = Database._execute, Database._begun
 TIMES = ("enrolled_at", "seen", "time", "created", "owner", "acknowledged", "incarnation")
 
 
@@ -86,10 +87,10 @@ def carry_out(url: str) -> None:
 
 def stored(url: str) -> dict[str, list[str]]:
     """Every row of every table, but for times."""
-    with Database(url, sole=False) as database, database.writing() as connection:
+    with Database(url, sole=False) as database, database.writing():
         found = {}
-        for table in sa.inspect(connection).get_table_names():
-            rows = connection.exec_driver_sql(f"SELECT * FROM {table}").mappings().all()
+        for table in database.tables:
+            rows = database.rows(f"SELECT * FROM {table}")
             kept = [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
             found[table] = sorted(map(repr, kept))
         return found
@@ -108,28 +109,29 @@ def at_point(number: int, act) -> None:
         if seen == number:
             act()
 
-    def executing(connection, cursor, statement, *_) -> None:
-        if statement.startswith(WRITES):
-            if connection.info.get("wrote") and not statement.startswith("CREATE"):
+    wrote = False
+
+    def execute(self, connection, sql, parameters=()):
+        nonlocal wrote
+        if sql.startswith(WRITES):
+            if wrote and not sql.startswith("CREATE"):
                 passed()
-            connection.info["wrote"] = True
+            wrote = True
+        return EXECUTE(self, connection, sql, parameters)
 
-    def committing(connection) -> None:
-        if connection.info.get("wrote"):
+    @contextmanager
+    def begun(self, connection):
+        nonlocal wrote
+        wrote = False
+        with BEGUN(self, connection):
+            yield
+            told, wrote = wrote, False
+            if told:
+                passed()
+        if told:
             passed()
-            connection.info["wrote"] = False
-            connection.info["told"] = True
 
-    original = DefaultDialect.do_commit
-
-    def committed(self, raw) -> None:
-        original(self, raw)
-        if raw.info.pop("told", False):
-            passed()
-
-    sa.event.listen(sa.engine.Engine, "before_cursor_execute", executing)
-    sa.event.listen(sa.engine.Engine, "commit", committing)
-    DefaultDialect.do_commit = committed
+    Database._execute, Database._begun = execute, begun
 
 
 def forked(work) -> int:
@@ -147,16 +149,12 @@ def forked(work) -> int:
 
 def empty(url: str) -> None:
     """As if nothing had ever been there."""
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
+    if (file := parse(url)) is not None:
         for ending in ("", "-wal", "-journal", "-shm", "-acknowledged"):
-            if os.path.exists(parsed.database + ending):
-                os.unlink(parsed.database + ending)
+            Path(f"{file}{ending}").unlink(missing_ok=True)
         return
-    engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"))
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA IF EXISTS quoron CASCADE"))
-    engine.dispose()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS quoron CASCADE")
 
 
 def main(url: str, first: int = 1) -> None:
@@ -186,8 +184,7 @@ def torn(url: str) -> None:
     whole = Ledger.commit
 
     def commit(self, round_, state, *more) -> None:
-        with self._database.writing() as connection:
-            connection.execute(sa.text("UPDATE unreleased SET round = :r, state = :s"), {"r": round_ - 1, "s": state})
+        self._database.rows("UPDATE unreleased SET round = ?, state = ?", [round_ - 1, state])
         whole(self, round_, state, *more)
 
     Ledger.commit = commit

@@ -85,7 +85,7 @@ class TestRefusals:
 
         wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
-        with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             assert record.spent[0] == (0.9 if trust_model == "local" else 1.8)
 
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):
@@ -284,7 +284,7 @@ class TestAClientThatListens:
             kept = given["certificate"].read_bytes()
             given["certificate"].unlink()
             await fake.to_say.put(None)
-            await until(lambda: "cannot read it" in our_logs.text)
+            await until(lambda: "a readable file" in our_logs.text)
             given["certificate"].write_bytes(kept)
             await fake.hears("hello")
 
@@ -341,7 +341,10 @@ class TestTransport:
             (lambda given, other: {"key": other.issue("shut", password=b"1")[1]}, r"without a password in PEM .*shut"),
             (lambda given, other: {"key": given["certificate"]}, r"a private key .* in .*client.pem', got something"),
             (lambda given, other: {"authority": given["key"]}, r"certificates in PEM form in .*client-key.pem'"),
-            (lambda given, other: {"key": given["key"].parent / "no.pem"}, r"no.pem', cannot read it: No such file"),
+            (
+                lambda given, other: {"key": given["key"].parent / "no.pem"},
+                r"a readable file .*no.pem', got: No such file",
+            ),
         ],
         ids=["expired", "too early", "key of another", "authority", "password", "no key", "no authority", "no file"],
     )

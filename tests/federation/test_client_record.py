@@ -18,7 +18,7 @@ Q, OTHER = b"q" * 16, b"o" * 16
 
 
 def opened(folder, epsilon=10.0, delta=1e-3):
-    return ClientState.open(folder / "record.sqlite", epsilon=epsilon, delta=delta)
+    return ClientState(folder / "record.sqlite", epsilon=epsilon, delta=delta)
 
 
 def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, terms=b"t" * 16):
@@ -259,7 +259,7 @@ class TestWhatACoordinatorSays:
             assert record.spent == (1.0, 1e-6)
 
     def test_is_counted_as_spent_where_its_owner_has_nothing_else(self, tmp_path):
-        with ClientState.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, new_record=True) as record:
+        with ClientState(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, new_record=True) as record:
             record.compare_agreed(self.KNOWN)
             record.compare_agreed(self.KNOWN)
             assert record.spent == (2.5, 1.1e-6)
@@ -304,7 +304,7 @@ CLIENTS = DYING + textwrap.dedent(
     QUESTION, OTHER = bytes(16), bytes(15) + b"1"
 
     def work(path, pipe):
-        record = ClientState.open(path, epsilon=1.0, delta=1e-6)
+        record = ClientState(path, epsilon=1.0, delta=1e-6)
         assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, ROUNDS)) is None
         for number in range(ROUNDS):
             before = record.recall("r", number, QUESTION)

@@ -131,7 +131,7 @@ class TestWithoutAUmask:
         make_folder(folder)
         with (
             Database(f"sqlite:///{folder}/coordinator.sqlite"),
-            ClientState.open(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
+            ClientState(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
         ):
             assert open_to_others(folder) == []
 

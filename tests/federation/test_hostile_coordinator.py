@@ -353,7 +353,7 @@ async def besieged(fake: FakeCoordinator, attacks: dict[str, Attack], said: Call
 
 
 def charged(folder: Path) -> float:
-    with ClientState.open(folder / "record.sqlite", epsilon=SPENT + LEFT, delta=1e-3) as kept:
+    with ClientState(folder / "record.sqlite", epsilon=SPENT + LEFT, delta=1e-3) as kept:
         return kept.spent[0]
 
 
@@ -416,7 +416,7 @@ def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, 
 
 
 def spent(data: Path) -> float:
-    with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as kept:
+    with ClientState(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as kept:
         return kept.spent[0]
 
 

@@ -35,7 +35,7 @@ SECRET = b"a function of somebody's data" * 40
 
 
 def open_(path: Path, **more: object) -> ClientState:
-    return ClientState.open(path, epsilon=8.0, delta=1e-4, **more)
+    return ClientState(path, epsilon=8.0, delta=1e-4, **more)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_a_store_is_older_unless_it_holds_what_was_seen_or_says_that_it_was_rest
 
 
 def opened(folder: Path, **how: bool) -> ClientState:
-    return ClientState.open(folder / "record.sqlite", epsilon=5.0, delta=1e-3, **how)
+    return ClientState(folder / "record.sqlite", epsilon=5.0, delta=1e-3, **how)
 
 
 def answered(record: ClientState, run: str) -> None:

@@ -50,7 +50,7 @@ def filled(ledger: PopulationLedger) -> PopulationLedger:
 
 def alter(database: Database, statement: str) -> None:
     with database.writing() as connection:
-        connection.exec_driver_sql(statement)
+        connection.execute(statement)
 
 
 ATTACKS = {

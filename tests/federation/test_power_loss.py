@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from federation import power, store_scenario
 from quoron_client.federation.client_state import Agreement, ClientState
@@ -38,7 +37,7 @@ def lost(left: power.Left, place: Path, whole: dict[str, list[str]]) -> str | No
     url, found = f"sqlite:///{place}/store.sqlite", int((left.acknowledged.split() or [b"0"])[-1])
     try:
         with Database(url) as database:
-            kept = int(database.all(sa.text("SELECT acknowledged FROM meta"))[0][0])
+            kept = int(database.rows("SELECT acknowledged FROM meta")[0]["acknowledged"])
         store_scenario.carry_out(url)
     except LedgerError as error:
         return f"refused: {error}"
@@ -89,7 +88,7 @@ def forgotten(operations: list[power.Operation], folder: Path) -> list[str]:
 def _forgotten(left: power.Left, place: Path) -> str | None:
     sent = [line.decode().split() for line in left.acknowledged.splitlines()]
     try:
-        with ClientState.open(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             for run, number, answer in sent:
                 if record.recall(run, int(number), bytes(16)) != bytes.fromhex(answer):
                     return f"the answer of round {number} of run {run}"

@@ -362,7 +362,7 @@ def test_no_client_takes_part_unless_its_owner_says_so(data):
         return await fake.announce("r", terms(**PUBLIC))
 
     assert not converse(data, script)
-    with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+    with ClientState(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
         assert record.spent == (0.0, 0.0)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -38,7 +37,7 @@ from quoron_server.silos import by_client, draw, homes, packed, seed_of
 from quoron_server.storage.backup import back_up, read, restore
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import DAY, NAMES, STANDING, Registry, RotatedKey
+from quoron_server.storage.registry import DAY, Registry, RotatedKey
 
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 
@@ -196,10 +195,10 @@ def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, t
     registry.fix_members("summer", 1)
     back_up(database, tmp_path / "new")
     with database.writing() as connection:
-        for index in (STANDING, NAMES):
-            index.drop(connection)
+        for index in ("users_standing", "users_names"):
+            connection.execute(f"DROP INDEX {index}")
         for column in ("name", "software", "state", "why", "seen", "people"):
-            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
+            connection.execute(f"ALTER TABLE users DROP COLUMN {column}")
     back_up(database, tmp_path / "old")
     assert set(read(tmp_path / "old").rows["users"][0]) == {"user", "fingerprint", "group", "enrolled_at"}
     for name, state in (("old", "active"), ("new", "retired")):
@@ -473,17 +472,15 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
             assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")
             ledger, told = PopulationLedger(running._database), await running.manager.users.drawn("trial")
             with running._database.writing() as connection:  # another was put in by hand
-                slots = {"old": told["drawn"][0], "new": 2}
-                connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
+                connection.execute('UPDATE slots SET "user" = ? WHERE "user" = ?', (2, told["drawn"][0]))
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 1
             assert "to be those that its seed draws, got others" in capsys.readouterr().err
             with running._database.writing() as connection:  # and its traces are wiped
-                slots = {"old": 2, "new": told["drawn"][0]}
-                connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
-                connection.execute(sa.text("UPDATE draws SET active = :x"), {"x": packed(np.arange(USERS + 5))})
+                connection.execute('UPDATE slots SET "user" = ? WHERE "user" = ?', (told["drawn"][0], 2))
+                connection.execute("UPDATE draws SET active = ?", (packed(np.arange(USERS + 5)),))
                 members = draw(told["seed"], np.arange(USERS + 5), USERS)
                 for slot, user in enumerate(members.tolist()):
-                    connection.execute(sa.text('UPDATE slots SET "user" = :u WHERE slot = :s'), {"u": user, "s": slot})
+                    connection.execute('UPDATE slots SET "user" = ? WHERE slot = ?', (user, slot))
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 1
             assert "to be those on the chain, got others" in capsys.readouterr().err
             return ledger.rows(), told
@@ -604,12 +601,12 @@ def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(reg
     database = registry._database
     enrolled(registry, "ada")
     with database.writing() as connection:
-        for index in (STANDING, NAMES):
-            index.drop(connection)
+        for index in ("users_standing", "users_names"):
+            connection.execute(f"DROP INDEX {index}")
         for column in ("name", "software", "state", "why", "seen", "people"):
-            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
+            connection.execute(f"ALTER TABLE users DROP COLUMN {column}")
         for table in ("rotated", "draws"):
-            connection.execute(sa.text(f"DROP TABLE {table}"))
+            connection.execute(f"DROP TABLE {table}")
     clock.now += 100 * DAY
     for _ in "ab":
         (user,) = Registry(database, clock=clock).page()

@@ -151,7 +151,7 @@ def test_a_limit_that_is_not_two_numbers_is_refused(
     limit: str, trial: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refusal(capsys, *CLIENT, "--certs", "trial/client-1", "--limit", limit)
-    assert f"Expected --limit EPSILON,DELTA, such as 1,1e-5, got {limit!r}." in said
+    assert f"Expected limit EPSILON,DELTA, such as 1,1e-5, got {limit!r}." in said
 
 
 def test_how_a_text_is_written_is_said_by_keys_and_refused_where_none_can_be_meant(

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from cover import by_default
 from federation.crowd import (
@@ -331,7 +331,7 @@ async def test_a_run_on_postgresql_goes_on_after_itsdatabases_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:
     """Every connection is killed after every round; the run gives the bits of one without."""
-    name = sa.make_url(postgres).database
+    name = urlsplit(postgres).path[1:]
     kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
     async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
@@ -351,8 +351,8 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
     async def scene() -> list[tuple[grpc.StatusCode, str]]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
             with running.manager._store.database.writing() as connection:
-                connection.execute(sa.text("ALTER TABLE runs RENAME TO elsewhere"))
-                connection.execute(sa.text("ALTER TABLE users RENAME TO people"))
+                connection.execute("ALTER TABLE runs RENAME TO elsewhere")
+                connection.execute("ALTER TABLE users RENAME TO people")
             stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
             found = []
             for call in (stub.Call(pb.CallRequest(command="runs"), metadata=metadata), enrolled(running.listen)):
@@ -381,7 +381,7 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
     full = "The disk of the coordinator's ledger is full. Nothing is lost, and it goes on by itself once it can be"
 
     def no_room(*_: object) -> None:
-        raise sa.exc.OperationalError("", None, sqlite3.OperationalError("database or disk is full"))
+        raise sqlite3.OperationalError("database or disk is full")
 
     async def told(running: Coordinator) -> tuple[bytes, str]:
         where = running.metrics_address

@@ -491,7 +491,7 @@ class TestListening:
 
     def test_plain_text_is_refused_off_loopback(self, tmp_path: Path) -> None:
         for changes in ({"listen": "0.0.0.0:0"}, {"control": "0.0.0.0:0"}, {"listen": "example.org:1"}):
-            with pytest.raises(ConfigError, match="Expected TLS to listen on"):
+            with pytest.raises(ConfigError, match="Expected TLS at"):
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
         Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
 

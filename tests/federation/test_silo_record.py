@@ -23,7 +23,7 @@ NOW = "2026-01-02T03:04:05+00:00"
 
 
 def opened(folder, epsilon=10.0, delta=1e-3, **more):
-    return ClientState.open(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
+    return ClientState(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
 
 
 def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, **more):
@@ -286,7 +286,7 @@ CLIENTS = DYING + textwrap.dedent(
     NOW = "2026-01-02T03:04:05+00:00"
 
     def work(path, pipe):
-        with ClientState.open(path, epsilon=1.0, delta=1e-6) as record:
+        with ClientState(path, epsilon=1.0, delta=1e-6) as record:
             seats = record.register(["anna", "ben", "carla"])
             gone = seats[1] < 0
             assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, 2)) is None

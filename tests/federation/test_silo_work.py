@@ -65,7 +65,7 @@ def owner(path: Path, **changes: object):
 
 
 def opened(config) -> ClientState:
-    return ClientState.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
+    return ClientState(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
 
 
 def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Question:
@@ -344,7 +344,7 @@ SECRET = b"rows of persons" * 99
 def kept(tmp_path: Path) -> Path:
     """A silo of four that has answered in two runs, in the second with two of its persons."""
     path = tmp_path / "silo.sqlite"
-    with ClientState.open(path, epsilon=8.0, delta=1e-4) as record:
+    with ClientState(path, epsilon=8.0, delta=1e-4) as record:
         seats = record.register(ODD_NAMES)
         for run, those in (("spring", seats), ("summer", seats[[0, 2]])):
             promise = json.dumps(PROMISE | {"epsilon": 1.0, "delta": 1e-6})
@@ -355,7 +355,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def opened_record(path: Path) -> ClientState:
-    return ClientState.open(path, epsilon=8.0, delta=1e-4)
+    return ClientState(path, epsilon=8.0, delta=1e-4)
 
 
 class TestTheAccount:

@@ -1,15 +1,14 @@
 """One certificate is one user; a run has one specification and one set of members, decided once."""
 
 import sqlite3
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.storage import database as databases
-from quoron_server.storage import registry as module
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger, digest
 from quoron_server.storage.registry import Registry
@@ -54,12 +53,12 @@ def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url)
     database = registry._database
     registry.add_run("summer", "{}", "flower")
     with database.writing() as connection:
-        module._by_user.drop(connection)
-        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN front"))
+        connection.execute("DROP INDEX slots_by_user")
+        connection.execute("ALTER TABLE runs DROP COLUMN front")
     for _ in range(2):
         assert Registry(database).run("summer").front == "service"
     with database.writing() as connection:
-        assert [each["name"] for each in sa.inspect(connection).get_indexes("slots")] == ["slots_by_user"]
+        connection.execute("DROP INDEX slots_by_user")
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +66,13 @@ def impatient(monkeypatch):
     monkeypatch.setattr(databases, "OWNED", "100ms")
 
 
+def place(url):
+    """The file of a SQLite database; the name of one in PostgreSQL."""
+    return url.removeprefix("sqlite:///") if url.startswith("sqlite") else urlsplit(url).path[1:]
+
+
 def enddatabases(server, url):
-    name = sa.make_url(url).database
+    name = place(url)
     server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
 
 
@@ -80,7 +84,7 @@ def insert(name):
 def write(database, *statements):
     with database.writing() as connection:
         for statement in statements:
-            connection.execute(sa.text(statement))
+            connection.execute(statement)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_whoever_comes_late_to_one_that_was_closed_does_not_own_it_again(databas
 @pytest.mark.parametrize("stored", [1, 4, 7])
 def test_another_format_is_named_and_left_alone(database_url, stored):
     with Database(database_url) as database, database.writing() as connection:
-        connection.execute(sa.text(f"UPDATE meta SET format = {stored}"))
+        connection.execute(f"UPDATE meta SET format = {stored}")
     for create in (True, False):
         with pytest.raises(LedgerError, match=f"format 6 in .*, got {stored}. Use the version that wrote it"):
             Database(database_url, create=create)
@@ -137,13 +141,13 @@ def test_a_file_of_the_first_format_is_named(tmp_path):
 
 def test_somebody_elses_tables_are_not_touched(database_url, postgres_server):
     if database_url.startswith("sqlite"):
-        with sqlite3.connect(sa.make_url(database_url).database) as connection:
+        with sqlite3.connect(place(database_url)) as connection:
             connection.execute("CREATE TABLE theirs (number INTEGER)")
         connection.close()
         with pytest.raises(LedgerError, match="not a quoron ledger"):
             Database(database_url)
     else:  # ours are in a schema of their own
-        name = sa.make_url(database_url).database
+        name = place(database_url)
         postgres_server.sql("CREATE TABLE users (theirs INTEGER)", name)
         with Database(database_url) as database:
             assert Registry(database).enrol("ada") == 0
@@ -179,11 +183,11 @@ def test_an_owner_cut_off_goes_on_only_if_nobody_else_has_owned_the_database(pos
 
 
 def test_commits_wait_for_the_disk_whatever_the_database_says(postgres, postgres_server):
-    name = sa.make_url(postgres).database
+    name = place(postgres)
     for setting, kept in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
         postgres_server.sql(f"ALTER DATABASE {name} SET synchronous_commit = {setting}")
         with Database(postgres) as database:
-            assert database.all(sa.text("SHOW synchronous_commit"))[0][0] == kept
+            assert database.rows("SHOW synchronous_commit") == [{"synchronous_commit": kept}]
 
 
 def test_a_server_that_does_not_flush_is_refused(postgres, postgres_server):
@@ -205,7 +209,7 @@ def test_a_server_that_does_not_flush_is_refused(postgres, postgres_server):
 @pytest.mark.parametrize(("setting", "value"), [("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1)])
 def test_a_file_is_written_ahead_flushed_and_erased_for_good(tmp_path, setting, value):
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
-        assert database.all(sa.text(f"PRAGMA {setting}"))[0][0] == value
+        assert database.rows(f"PRAGMA {setting}") == [{setting: value}]
 
 
 @pytest.fixture
@@ -272,8 +276,8 @@ def test_an_abandoned_run_keeps_what_it_spent_and_no_secret_and_never_goes_on(da
         ledger.abandon()
         assert Ledger.begun(database, "run")
         assert (ledger.finished, ledger.resume_point(), ledger.spent()["users"]) == (False, None, 2)
-        assert database.all(sa.text("SELECT * FROM unreleased")) == []
-        assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
+        assert database.rows("SELECT * FROM unreleased") == []
+        assert database.rows("SELECT question FROM spent") == [{"question": None}]
     for step in (
         lambda: ledger.noise_key,
         lambda: ledger.model,

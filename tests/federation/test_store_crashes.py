@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
-import sqlalchemy as sa
 
 from federation import store_scenario as scenario
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
@@ -75,30 +75,28 @@ def test_a_connection_ended_at_any_write_is_an_error_that_another_try_survives(p
     scenario.carry_out(postgres)
     whole = scenario.stored(postgres)
     failures = 0
-    administrator = sa.create_engine(sa.make_url(postgres).set(drivername="postgresql+psycopg"))
-    with administrator.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with psycopg.connect(postgres, autocommit=True) as connection:
 
         def end() -> None:
             nonlocal happened
             happened = True
-            connection.exec_driver_sql(
+            connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                 "WHERE application_name = 'quoron' AND datname = current_database()"
             )
 
         for number in range(1, 1000):
             for table in set(whole) - {"meta"}:
-                connection.exec_driver_sql(f"DELETE FROM quoron.{table}")
+                connection.execute(f"DELETE FROM quoron.{table}")
             happened = False
-            undo = _listeners(number, end)
+            scenario.at_point(number, end)
             try:
                 failures += _tries(postgres) - 1
             finally:
-                undo()
+                Database._execute, Database._begun = scenario.EXECUTE, scenario.BEGUN
             if not happened:
                 break
             assert scenario.stored(postgres) == whole, number
-    administrator.dispose()
     assert number > 35
     assert failures == number - 2  # every point but the one after the last write
 
@@ -112,25 +110,6 @@ def _tries(url: str) -> int:
         except LedgerUnavailable:
             continue
     pytest.fail("never carried on")
-
-
-def _listeners(number: int, act):
-    """As `scenario.at_point`, and a function that undoes it."""
-    dialect = scenario.DefaultDialect
-    original, added = dialect.do_commit, []
-    listen = sa.event.listen
-    try:
-        sa.event.listen = lambda *arguments: (added.append(arguments), listen(*arguments))
-        scenario.at_point(number, act)
-    finally:
-        sa.event.listen = listen
-
-    def undo() -> None:
-        dialect.do_commit = original
-        for arguments in added:
-            sa.event.remove(*arguments)
-
-    return undo
 
 
 def test_what_was_acknowledged_survives_a_crash_of_the_server(postgres, postgres_server):

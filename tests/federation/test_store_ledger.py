@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError
@@ -47,5 +46,5 @@ def test_a_complete_run_leaves_no_secret_in_any_row(database):
     ledger.commit(-1, b"memory", (), {})
     ledger.spend(question(0), users=2, gradient_evaluations=40)
     ledger.finish(np.ones(2))
-    assert database.all(sa.text("SELECT * FROM unreleased")) == []
-    assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
+    assert database.rows("SELECT * FROM unreleased") == []
+    assert database.rows("SELECT question FROM spent") == [{"question": None}]

@@ -295,7 +295,7 @@ class Scene:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")
         self.data = write_items(place, 1)[0] if data is None else data
-        self.record = ClientState.open(place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        self.record = ClientState(place / "record.sqlite", epsilon=1000.0, delta=0.9)
         self.worker = self.client()
 
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
@@ -431,7 +431,7 @@ class TestAnswer:
             scene.record.close()
             (scene.place / "record.sqlite").unlink()
             (scene.place / "record.sqlite-acknowledged").unlink()
-            scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+            scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
             scene.worker = scene.client()
             assert takes_part(scene, scene.announcement())
             question, _ = scene.question(reduction=ClippedRows(spec, norm), user=user)
@@ -470,7 +470,7 @@ class TestAnswer:
         first = scene.worker.reply(question)
         assert first is not None
         scene.record.close()
-        scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
         scene.worker = scene.client()
         assert takes_part(scene, scene.announcement())
         assert scene.worker.reply(question) == first, "after a restart, too"
@@ -567,7 +567,7 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
     ended = False
     while not ended:
         scene.record.close()
-        scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
         worker = scene.client()
         with contextlib.suppress(Killed):
             if takes_part(scene, scene.announcement(), worker):

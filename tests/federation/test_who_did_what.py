@@ -116,7 +116,7 @@ class TestTheChain:
             run_store.submit(wanted, plan, "service", by="ada")
             run_store.begin(wanted, plan)
             with database.writing() as connection:
-                connection.exec_driver_sql("UPDATE population SET time = 'never' WHERE sequence = 0")
+                connection.execute("UPDATE population SET time = 'never' WHERE sequence = 0")
         with Database(url) as database:
             run_store = RunStore(database)
             with pytest.raises(LedgerError, match="row 0"):

@@ -104,13 +104,12 @@ async def answering(peer: Peer, descriptions: list[int]) -> None:
         message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
         if message is None:
             continue
-        kind = "question" if isinstance(message, pb.Question) else message.WhichOneof("kind")
+        kind = message.WhichOneof("kind")
         if kind == "run":
             descriptions.append(len(message.run.description.encode()))
             await peer.send(consent=pb.Consent(run=message.run.run, takes_part=True))
         elif kind == "question":
-            question = message if isinstance(message, pb.Question) else message.question
-            name, number, digest, task = wire.question_from_wire(question)
+            name, number, digest, task = wire.question_from_wire(message.question)
             values = np.full(task.answer_shape(task.points.shape[1]), 1e-3)
             await peer.answers(wire.answer_to_wire(name, number, digest, values, Status.ANSWERED))
         elif kind == "ended":

@@ -96,7 +96,7 @@ def status_of(found: Values) -> Status:
 
 
 def spent(config: Mapping[str, Any]) -> tuple[float, float]:
-    with ClientState.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
+    with ClientState(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         return kept.spent
 
 
@@ -190,7 +190,7 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_none_is_given(config:
     assert status_of(reply(values(), config)) == Status.MISSING
     assert spent(config) == (EPSILON, DELTA)
     digest = pb.Question.FromString(values()["question"]).digest
-    with ClientState.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
+    with ClientState(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         assert kept.recall("spring", 0, digest) is None
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, {}) == {}
 

@@ -90,7 +90,7 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined(config: dict[str, Any]) -
     config["limit"] = "20,1"
     assert "answer" in reply(values(), config)
     assert reply(values(run="summer"), config) == {"declined": True}  # 15 and 15
-    with ClientState.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
+    with ClientState(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
 
 
@@ -99,6 +99,6 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answe
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, config, "ended") == {}
     late = pb.Answer.FromString(reply(values(round_number=1), config)["answer"])
     assert answer_from_wire(late, (3,))[1] == Status.MISSING
-    with ClientState.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
+    with ClientState(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
         assert kept.recall("spring", 0, pb.Question.FromString(values()["question"]).digest) is None

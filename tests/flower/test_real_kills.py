@@ -147,7 +147,7 @@ def test_kills_in_a_row_of_a_federation_s_serverapp_leave_one_release_a_round_fo
     if not secret:
         np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(users)))
     for user in range(users):
-        with ClientState.open(tmp_path / f"record-{user}.sqlite", epsilon=EPSILON, delta=1.0) as kept:
+        with ClientState(tmp_path / f"record-{user}.sqlite", epsilon=EPSILON, delta=1.0) as kept:
             took_part = any(each == user for _, each in asked)
             charged = (run.epsilon, run.delta)
             if took_part or kept.spent != (0.0, 0.0):  # whom a secret cohort passes over is charged when it agrees

@@ -672,6 +672,6 @@ def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) ->
 
     grid.fault = moves
     served(grid, wanted, tmp_path)
-    with ClientState.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
+    with ClientState(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
         assert kept.spent[0] > 0
     assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)

@@ -23,8 +23,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
-import sqlalchemy as sa
-from sqlalchemy.schema import CreateTable
 
 import quoron
 from contracts import doors, scenes
@@ -51,7 +49,6 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.second_server import runs as helped_store
 from quoron_server.service import helping
 from quoron_server.storage import lifetime_ledger, registry, store
-from quoron_server.storage.database import as_metadata
 from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
@@ -317,15 +314,13 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         ],
     )
     yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
-    ClientState.open(folder / "client's record.sqlite", epsilon=1.0, delta=1e-6, new_record=True).close()
+    ClientState(folder / "client's record.sqlite", epsilon=1.0, delta=1e-6, new_record=True).close()
     for path in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(path)) as opened:
             rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
             yield f"database {path.name}", [" ".join(sql.split()) for (sql,) in rows]
     for module in SCHEMAS:
-        found = next((value for value in vars(module).values() if isinstance(value, sa.MetaData)), None)
-        schema = as_metadata(module.SCHEMA) if found is None else found
-        tables = [str(CreateTable(table)).split() for table in schema.sorted_tables]
+        tables = [table.sql.split() for table in sorted(module.SCHEMA, key=lambda table: table.name)]
         yield f"schema {module.__name__.removeprefix('quoron_server.')}", [" ".join(words) for words in tables]
 
 

@@ -218,7 +218,7 @@ class TestConsent:
             waiting: list[bool] = []
 
             def slow(text: str) -> Any:
-                waiting.append(helped._lock.locked())
+                waiting.append(helped._lock._is_owned())
                 return PLANNED(text)
 
             with patch.object(runs, "planned", slow):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import LedgerUnavailable
@@ -234,7 +233,7 @@ def carried_out(
             database.close()
     if first is not None:
         first.database = None
-    rows = [dict(each._mapping) for each in database.all(sa.select(SUMS))]
+    rows = database.rows(f"SELECT * FROM {SUMS.name}")
     database.close()
     other.end()
     return model, rows
@@ -297,7 +296,7 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
         if killed and not found:
             held = self.held("trial", 2)
             assert held is not None
-            found.append(held.total)
+            found.append(held["total"])
         return summed(self, head, entries)
 
     monkeypatch.setattr(HelpedEngine, "round_finished", dies)
@@ -320,8 +319,7 @@ def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_her
     def forgotten(self: Linked, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         summed(self, head, entries)
         monkeypatch.setattr(Linked, "sum", summed)
-        with self._database.writing() as connection:
-            connection.execute(SUMS.delete())
+        self._database.rows(f"DELETE FROM {SUMS.name}")
         inner.away = {0}
         raise Killed
 
@@ -426,8 +424,8 @@ def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_
         link = Away(database, Second(tmp_path))
         for run in ("a", "b", "c"):
             link.hold(run, 0, bytes(32), bytes(32), np.ones(2, np.uint64), 1)
-            with database.writing() as connection:
-                connection.execute(helping._helped.insert().values(run=run, plan_digest=b"", consent=b""))
+            with database.transaction() as execute:
+                helping._helped.insert(execute, {"run": run, "plan_digest": b"", "consent": b""})
         link.close_ended(SimpleNamespace(run=lambda _: None))  # type: ignore[arg-type]
         assert Away.tries == 1
-        assert all(row.total is None for row in database.all(sa.select(SUMS)))
+        assert all(row["total"] is None for row in database.rows(f"SELECT * FROM {SUMS.name}"))

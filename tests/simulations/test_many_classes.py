@@ -210,7 +210,7 @@ class Workers:
                 data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
                 accept_trust_models=("central-broadcast", "central-release", "local"), simulation_seed=SEED,
             )  # fmt: skip
-            worker = Worker(owner, ClientState.open(owner.record, epsilon=100.0, delta=1.0))
+            worker = Worker(owner, ClientState(owner.record, epsilon=100.0, delta=1.0))
             assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
             self.workers.append(worker)
 

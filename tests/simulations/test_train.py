@@ -345,7 +345,7 @@ def test_whatever_somebody_wrote_is_verified_from_the_first_row(tmp_path, counte
     for number in range(3):
         charge(path, f"run {number}")
     with Database(f"sqlite:///{path}") as database, database.writing() as connection:
-        connection.exec_driver_sql("UPDATE population SET payload = replace(payload, '0.5', '0.1') WHERE sequence = 0")
+        connection.execute("UPDATE population SET payload = replace(payload, '0.5', '0.1') WHERE sequence = 0")
     for _ in range(2):
         with pytest.raises(LedgerError, match="row 0 "):
             charge(path, "another")

@@ -61,6 +61,8 @@ class Numbering:
         Those that a categorical column declares and that have no row (any more) count `without_rows`; else they are a
         DataError, as is a row without a user, which is nobody's.
         """
+        if self.waiting:
+            self.numbers()
         known, named = self._named()
         columns.check_users(known, self._user)
         if len(named) > len(known) and not without_rows:

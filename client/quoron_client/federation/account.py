@@ -1,6 +1,6 @@
 """The account of a silo's record: the guarantee of each run, and how much of each person's budget is spent.
 
-    with ClientState.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
+    with ClientState(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
         print(account(record, Path("silo.sqlite"))["runs"])
         print(of_each(record, ["patient 17"]))
 
@@ -172,7 +172,7 @@ def leave(record: Path, *, certificate: Path | None = None, key: Path | None = N
     IdentityError for a file that cannot be read or erased. A process that answers with the record is ended by it.
     """
     user = _check(record, certificate, key)
-    with ClientState.open(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
+    with ClientState(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
         left = kept.leave(key=user, time=_now())
     if user and left.key and user != left.key:
         raise IdentityError(

@@ -1,7 +1,7 @@
 """A client's durable state: its answers, and what each of its persons has spent.
 
     >>> from tempfile import mkdtemp
-    >>> record = ClientState.open(Path(mkdtemp()) / "state.sqlite", epsilon=2.0, delta=1e-5)
+    >>> record = ClientState(Path(mkdtemp()) / "state.sqlite", epsilon=2.0, delta=1e-5)
     >>> terms = Agreement("r", bytes(16), epsilon=1.5, delta=1e-6, participations=1)
     >>> record.agree(terms), record.keep("r", 0, b"question", b"answer")
     (None, b'answer')
@@ -11,7 +11,7 @@
 
 A silo has one state for all of its persons, who have separate limits:
 
-    >>> record = ClientState.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
+    >>> record = ClientState(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
     >>> seats = record.register(["anna", "ben", "carla"])
     >>> record.agree(terms), record.keep("r", 0, b"question", b"rows of two", seats[:2])
     (None, b'rows of two')
@@ -284,36 +284,10 @@ _CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JO
 
 
 class ClientState(AbstractContextManager["ClientState"]):
-    """Open with `ClientState.open`, close with `close` or by leaving its context. Threads may share it."""
+    """Close with `close` or by leaving its context. Threads may share it."""
 
     def __init__(
         self,
-        database: sqlite3.Connection,
-        path: Path,
-        limits: tuple[float, float],
-        *,
-        new_record: bool,
-        other_database: bool,
-        leaving: bool,
-        settled: bool,
-    ) -> None:
-        self._database, self._path, self._limits = database, path, limits
-        self._new_record, self._other_database = new_record, other_database
-        self._leaving, self._settled = leaving, settled
-        self._lock = RLock()  # closing waits for writes
-        self._tally = Tally(path)
-        # Of the coordinator's store of current runs; None where it is not reported.
-        self._root: str | None = None
-        self._incarnation: str | None = None
-        self._prepare()
-        with self._errors():  # the last run that an earlier process agreed to
-            (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
-        self._named = False  # whether persons were registered by this process: otherwise it answers for one user
-        self._again = set[str]()  # those of earlier processes that this one has agreed to, too
-
-    @classmethod
-    def open(
-        cls,
         path: Path,
         *,
         epsilon: float,
@@ -322,8 +296,8 @@ class ClientState(AbstractContextManager["ClientState"]):
         other_database: bool = False,
         leaving: bool = False,
         settled: bool = False,
-    ) -> Self:
-        """Return the state in `path`, a new one if there is none.
+    ) -> None:
+        """Open the state in `path`, a new one if there is none.
 
         Args:
             path: of the SQLite file.
@@ -335,17 +309,28 @@ class ClientState(AbstractContextManager["ClientState"]):
 
         Raises LedgerError for a file that is no client state, damaged, older, or of an owner who has left.
         """
+        self._path, self._limits = path, (epsilon, delta)
+        self._new_record, self._other_database = new_record, other_database
+        self._leaving, self._settled = leaving, settled
+        self._lock = RLock()  # closing waits for writes
+        self._tally = Tally(path)
+        # Of the coordinator's store of current runs; None where it is not reported.
+        self._root: str | None = None
+        self._incarnation: str | None = None
+        self._named = False  # whether persons were registered by this process: otherwise it answers for one user
+        self._again = set[str]()  # those of earlier processes that this one has agreed to, too
         try:
             # The journals take the file's permissions.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's state at {str(path)!r}, cannot open it: {error}.") from None
         try:
-            given = {"new_record": new_record, "other_database": other_database, "leaving": leaving, "settled": settled}
-            return cls(database, path, (epsilon, delta), **given)
+            self._prepare()
+            with self._errors() as database:  # the last run that an earlier process agreed to
+                (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
         except BaseException:
-            database.close()
+            self._database.close()
             raise
 
     def close(self) -> None:
@@ -689,13 +674,6 @@ class ClientState(AbstractContextManager["ClientState"]):
             charged[those[new]] = True
             counts = counts.astype(np.min_scalar_type(a.participations))
             Share(charged, answered, counts, share.given).write(database, a.run)
-
-    def promise(self, run: str) -> str | None:
-        """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
-        with self._errors() as database:
-            query = "SELECT coalesce(promise, '') FROM runs WHERE run = ?"
-            found = database.execute(query, (run,)).fetchone()
-            return None if found is None else str(found[0])
 
     def recall(self, run: str, round: int, digest: bytes | None = None) -> bytes | None:
         """Return the kept answer to this question, or without `digest` to any in this round; None after an answer in a

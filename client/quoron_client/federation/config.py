@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from pathlib import Path
 
 from quoron_client.data.formats import Dialect
-from quoron_client.protocol import MOST_PEOPLE, is_loopback
+from quoron_client.protocol import MOST_PEOPLE, check_plaintext
 from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
@@ -148,10 +148,10 @@ class ClientConfig(Owner):
             )
 
 
-def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
-    """Raise ConfigError for plain text to a host:port that is not on this machine."""
-    if insecure and not anywhere and not is_loopback(address):
-        raise ConfigError(
-            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
-            "admin certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
-        )
+def read_limit(text: str) -> tuple[float, float]:
+    """Return ε and δ of a limit; ConfigError for another text."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise ConfigError(f"Expected limit EPSILON,DELTA, such as 1,1e-5, got {text!r}.") from None
+    return epsilon, delta

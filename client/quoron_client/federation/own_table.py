@@ -208,8 +208,6 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
             numbering.add(batch)
             if numbering.is_full:
                 numbering.numbers()
-        if numbering.waiting:
-            numbering.numbers()
         numbering.ranks(without_rows=True)
         return numbering.names()
     except DataError as error:

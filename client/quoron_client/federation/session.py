@@ -89,7 +89,7 @@ async def run_client(
         check_identity(config.certificate, config.key, config.authority)
     epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
     choices = {"new_record": config.new_record, "other_database": config.other_database}
-    with ClientState.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
+    with ClientState(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         answering = await asyncio.to_thread(worker, config, record)
@@ -227,10 +227,10 @@ class _Session:
                     continue
                 if len(timely) > wire.MOST_RUNS:
                     raise WireError(f"Expected at most {wire.MOST_RUNS} questions at a time, got more.")
-                question = _question(whole)
-                if question is not None and (seconds := worker.attends(question.run)) is not None:
-                    work = self._answer_on_time(call, sending, question, min(seconds, question.seconds))
-                elif isinstance(whole, federation.ServerMessage) and _is_timely(whole):
+                if whole.HasField("question") and (seconds := worker.attends(whole.question.run)) is not None:
+                    seconds = min(seconds, whole.question.seconds)
+                    work = self._answer_on_time(call, sending, whole.question, seconds)
+                elif _is_timely(whole):
                     work = self._join(call, sending, whole.run, user)
                 else:
                     await inbox.put(whole)
@@ -261,13 +261,9 @@ class _Session:
         await asyncio.sleep(asked + took - loop.time())
         await _send(call, sending, _messages(answer, question))
 
-    async def _handle(
-        self, message: federation.ServerMessage | wire.Long, user: int
-    ) -> Iterable[federation.ClientMessage]:
+    async def _handle(self, message: federation.ServerMessage, user: int) -> Iterable[federation.ClientMessage]:
         """Return the replies to a message. Computes on threads: the event loop answers the transport's pings."""
         worker = self._worker
-        if not isinstance(message, federation.ServerMessage):
-            return await self._answered(message)
         kind = message.WhichOneof("kind")
         if kind == "welcome":
             self._welcomed = asyncio.get_running_loop().time()
@@ -276,7 +272,8 @@ class _Session:
             consent = await asyncio.to_thread(worker.consider, message.run, user)
             return (federation.ClientMessage(consent=consent),)
         elif kind == "question":
-            return await self._answered(message.question)
+            answer = await asyncio.to_thread(worker.at_once, message.question)
+            return _messages(answer, message.question)
         elif kind == "receipt":
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
@@ -286,23 +283,17 @@ class _Session:
                 _LOG.info("Run %r has ended: %s.", run, _printable(how))
         return ()
 
-    async def _answered(self, question: wire.Long) -> Iterable[federation.ClientMessage]:
-        """Compute the answer to a question; return its messages."""
-        assert isinstance(question, federation.Question)
-        answer = await asyncio.to_thread(self._worker.at_once, question)
-        return _messages(answer, question)
-
 
 class _Inbox:
     """Received messages in order, of a bounded number of bytes."""
 
     def __init__(self) -> None:
-        self._waiting: deque[federation.ServerMessage | wire.Long] = deque()
+        self._waiting: deque[federation.ServerMessage] = deque()
         self._bytes, self._closed = 0, False
         self._error: BaseException | None = None
         self._news, self._space = asyncio.Event(), asyncio.Event()
 
-    async def put(self, message: federation.ServerMessage | wire.Long) -> None:
+    async def put(self, message: federation.ServerMessage) -> None:
         """Append a message, once there is space."""
         while self._bytes >= _MOST_WAITING:
             self._space.clear()
@@ -311,7 +302,7 @@ class _Inbox:
         self._bytes += message.ByteSize()
         self._news.set()
 
-    async def next(self) -> federation.ServerMessage | wire.Long | None:
+    async def next(self) -> federation.ServerMessage | None:
         """Return the oldest message; None at the end, after `close`. Raises the error of `close` at once."""
         while not (self._waiting or self._closed):
             self._news.clear()
@@ -329,15 +320,6 @@ class _Inbox:
         """End the messages, with an error if there was one."""
         self._closed, self._error = True, self._error or error
         self._news.set()
-
-
-def _question(message: federation.ServerMessage | wire.Long) -> federation.Question | None:
-    """Return the question in a message, sent whole or in chunks; None for other messages."""
-    if isinstance(message, federation.Question):
-        return message
-    if isinstance(message, federation.ServerMessage) and message.WhichOneof("kind") == "question":
-        return message.question
-    return None
 
 
 def _messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
@@ -386,10 +368,9 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     """Open a connection. Reads certificates again, so that they can be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
         return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
-    check_identity(config.certificate, config.key, config.authority)
-    files = (config.authority, config.key, config.certificate)
-    identity = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
-    return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
+    shown = check_identity(config.certificate, config.key, config.authority)
+    credentials = grpc.ssl_channel_credentials(shown.roots, shown.key, shown.chain)
+    return grpc.aio.secure_channel(config.coordinator, credentials, options=_OPTIONS)
 
 
 def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
 
-import json
 from hashlib import blake2b, sha256
 from typing import Annotated, Any, Literal, Self
 
@@ -172,12 +171,6 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.epsilon <= 0 and terms.trust_model != "none":
         return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
     return None
-
-
-def is_timely(promise: str) -> bool:
-    """Return whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
-    said = json.loads(promise or "{}")
-    return bool(said.get("trust_model") == TWO_SERVERS or said.get("participation") == "public")
 
 
 def agreement(terms: Promised, digest: bytes) -> Agreement:

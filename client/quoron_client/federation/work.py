@@ -45,7 +45,7 @@ from quoron_client.federation import own_table
 from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask, welcomed
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, refusal
+from quoron_client.federation.terms import Terms, agreement, announced_digest, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
@@ -307,8 +307,8 @@ class Worker:
     def at_once(self, message: federation.Question) -> bytes | None:
         """Return the answer as `reply` does, but none in runs with public times of answers, not even a kept one, nor in
         runs without consent: a question may come before it."""
-        promise = self.record.promise(message.run)
-        if promise is None or is_timely(promise):
+        part = self.parts.get(message.run)
+        if part is None or part.terms.timely:
             return self._no_answer(message, "it was asked before the client had consented")
         return self.reply(message)
 

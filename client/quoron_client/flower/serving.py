@@ -38,7 +38,7 @@ from flwr.clientapp import ClientApp
 
 from quoron_client.data.formats import Dialect
 from quoron_client.federation.client_state import ClientState
-from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner, read_limit
 from quoron_client.protocol.flower_records import (
     ANNOUNCED,
     ENDED,
@@ -87,9 +87,9 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
 
 def opened(owner: Limits, *, settled: bool) -> ClientState:
     """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
-    `ClientState.open`."""
+    `ClientState`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
-    return ClientState.open(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
+    return ClientState(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,6 @@ class _Given:
         if value is None or value == "":
             raise ConfigError(f"Expected {key} in the SuperNode's --node-config, got none.")
         return str(value)
-
-    def limit(self) -> tuple[float, float]:
-        try:
-            epsilon, delta = map(float, self.text("limit", "1,1e-5").split(","))
-        except ValueError:
-            raise ConfigError(f"Expected limit as EPSILON,DELTA, got {self.text('limit')!r}.") from None
-        return epsilon, delta
 
     def switch(self, key: str) -> bool:
         word = self.text(key, "false").lower()
@@ -139,7 +132,7 @@ def _limits(given: _Given) -> dict[str, Any]:
             f"Expected accept without {PUBLIC_PARTICIPATION} on Flower, got it: a node answers when it has computed, "
             "and its data move when that is. Leave it out; clients of `quoron serve` can accept it."
         )
-    epsilon, delta = given.limit()
+    epsilon, delta = read_limit(given.text("limit", "1,1e-5"))
     return {
         "record": Path(given.text("state")),
         "lifetime_epsilon": epsilon,

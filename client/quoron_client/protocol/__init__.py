@@ -2,6 +2,8 @@
 
 import ipaddress
 
+from quoron_privacy.errors import ConfigError
+
 MOST_PEOPLE = 1 << 20  # of one silo, each of whom is charged
 
 
@@ -12,3 +14,12 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
+    """Raise ConfigError for plain text to a host:port that is not on this machine."""
+    if insecure and not anywhere and not is_loopback(address):
+        raise ConfigError(
+            f"Expected TLS at {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron admin "
+            "certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
+        )

@@ -13,11 +13,13 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -33,35 +35,56 @@ from cryptography.hazmat.primitives.serialization import (
 from quoron_privacy.errors import ConfigError, IdentityError
 
 _LOG = logging.getLogger("quoron.client")
-T = TypeVar("T")
+_WHOLE = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)  # such as a key beside certificates
 SOON = 30.0  # days before its end from which on a certificate is warned of
 
 
-def check_identity(certificate: Path, key: Path, authority: Path) -> None:
-    """Raise IdentityError unless the certificate is valid now, is of this key, and comes from this authority.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate, its key, and the authorities that are trusted, as one reading of three files found them."""
 
-    The certificate's file may go on with the intermediate authorities, as it does for a server. The authority's may
-    hold several, old and new: those that are valid now count, and one is enough.
+    chain: bytes  # of the certificate, which intermediate authorities may follow
+    key: bytes
+    roots: bytes
+    certificates: tuple[x509.Certificate, ...]  # of the chain
+    authorities: tuple[x509.Certificate, ...]  # there may be several, old and new
+
+    @classmethod
+    def read(cls, certificate: Path, key: Path, authority: Path, now: datetime | None = None) -> "Identity":
+        """Raise IdentityError for files that cannot be read, and unless the certificate is of this key and valid now,
+        by this machine's clock unless `now` is given."""
+        chain, secret, roots = map(read, (certificate, key, authority))
+        own, trusted = parse(chain, certificate), parse(roots, authority)
+        _check_dates(certificate, own[0], now)
+        _check_pair(certificate, own[0], key, secret)
+        return cls(chain, secret, roots, tuple(own), tuple(trusted))
+
+
+def check_identity(certificate: Path, key: Path, authority: Path) -> Identity:
+    """Return an identity, whose certificate comes from this authority: raises IdentityError as `Identity.read`.
+
+    Of several authorities those that are valid now count, and one is enough.
     """
-    own = _load(certificate, "certificates", x509.load_pem_x509_certificates)
-    trusted = _load(authority, "certificates", x509.load_pem_x509_certificates)
-    _check_dates(certificate, own[0])
-    now = datetime.now(UTC)
-    good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
+    found, now = Identity.read(certificate, key, authority), datetime.now(UTC)
+    good = [each for each in found.authorities if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
     if not good:
-        _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
-    check_pair(certificate, key)
-    if not leads_to(own, good):
+        _check_dates(authority, max(found.authorities, key=lambda each: each.not_valid_after_utc))
+    if not leads_to(found.certificates, good):
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
-            f"got one from {own[-1].issuer.rfc4514_string()!r}."
+            f"got one from {found.certificates[-1].issuer.rfc4514_string()!r}."
         )
+    return found
 
 
 def check_pair(certificate: Path, key: Path) -> None:
     """Raise IdentityError unless the key is that of the certificate."""
-    if _encoded(_private(key).public_key()) != _encoded(load(certificate).public_key()):
-        raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
+    _check_pair(certificate, load(certificate), key, read(key))
+
+
+def _check_pair(path: Path, certificate: x509.Certificate, key: Path, secret: bytes) -> None:
+    if _encoded(_private(secret, key).public_key()) != _encoded(certificate.public_key()):
+        raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(path)!r}, got another key.")
 
 
 def days_left(certificate: x509.Certificate, at: datetime | None = None) -> float:
@@ -81,7 +104,7 @@ def ending(what: object, days: float) -> str | None:
 
 def ends_in(path: Path) -> float:
     """Return days until a file is no good any more: its first certificate, or the last of several authorities."""
-    several = _load(path, "certificates", x509.load_pem_x509_certificates)
+    several = parse(read(path), path)
     stands = constraints(several[0])
     return max(map(days_left, several)) if stands is not None and stands.ca else days_left(several[0])
 
@@ -109,22 +132,34 @@ def warn_of_readers(path: Path | None) -> None:
         )
 
 
-def _load(path: Path, what: str, load: Callable[[bytes], T]) -> T:
+def read(path: Path) -> bytes:
+    """Return the bytes of a certificate or key file; IdentityError if it cannot be read."""
     try:
-        return load(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
-        reason = error.strerror or "unreadable"
-        raise IdentityError(f"Expected {what} in {str(path)!r}, cannot read it: {reason}.") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a password
-        raise IdentityError(f"Expected {what} in PEM form in {str(path)!r}, got something else.") from None
+        raise IdentityError(
+            f"Expected a readable file {str(path)!r}, got: {error.strerror}. Make one with `quoron admin certs`."
+        ) from None
 
 
-def _check_dates(path: Path, certificate: x509.Certificate) -> None:
-    now = datetime.now(UTC)
+def parse(pem: bytes, source: Path | str) -> list[x509.Certificate]:
+    """Every certificate of a PEM text, one at least; IdentityError names `source`, also of one that stops in the middle
+    of its last."""
+    try:
+        if b"-----" in _WHOLE.sub(b"", pem.rpartition(b"-----END CERTIFICATE-----")[2]):
+            raise ValueError
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise IdentityError(f"Expected certificates in PEM form in {str(source)!r}, got something else.") from None
+
+
+def _check_dates(path: Path, certificate: x509.Certificate, now: datetime | None = None) -> None:
+    now = datetime.now(UTC) if now is None else now
     if now > certificate.not_valid_after_utc:
         ended = certificate.not_valid_after_utc
         raise IdentityError(
-            f"Expected a valid certificate in {str(path)!r}, it expired on {ended:%Y-%m-%d %H:%M} UTC. Renew it."
+            f"Expected a valid certificate in {str(path)!r}, it expired on {ended:%Y-%m-%d %H:%M} UTC. Renew "
+            "it, as `quoron admin certs DIR --client NAME --renew` does."
         )
     if now < certificate.not_valid_before_utc:
         begins = certificate.not_valid_before_utc
@@ -141,7 +176,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 def load(path: Path) -> x509.Certificate:
     """Return the first certificate of a file; IdentityError if it has none."""
-    return _load(path, "certificates", x509.load_pem_x509_certificates)[0]
+    return parse(read(path), path)[0]
 
 
 def leads_to(chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> bool:
@@ -167,7 +202,7 @@ _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), hashes.SHA256.digest_size)
 def sign(old: Path, new: Path) -> str:
     """The statement that the key in `new` follows that in `old`, as JSON. IdentityError for a file that is no key,
     ConfigError for one key twice."""
-    keys = {"old": _private(old), "new": _private(new)}
+    keys = {"old": _private(read(old), old), "new": _private(read(new), new)}
     public = {name: _encoded(key.public_key()) for name, key in keys.items()}
     if public["old"] == public["new"]:
         raise ConfigError(f"Expected two keys, got one: {new} holds that of {old}. Make a new one.")
@@ -221,8 +256,13 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _private(path: Path) -> Any:
-    return _load(path, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
+def _private(secret: bytes, path: Path) -> Any:
+    try:
+        return load_pem_private_key(secret, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a password
+        raise IdentityError(
+            f"Expected a private key without a password in PEM form in {str(path)!r}, got something else."
+        ) from None
 
 
 def _signed(key: Any, said: bytes) -> bytes:

@@ -94,6 +94,7 @@ _HEADS: dict[type, tuple[str, ...]] = {  # what stays where the end follows
     federation.Answer: ("run", "round", "digest", "status", "follows"),
     federation.MaskedAnswer: ("run", "round", "digest", "sealed", "follows"),
 }
+_KINDS = {federation.Question: "question", federation.Answer: "answer", federation.MaskedAnswer: "masked"}
 Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
 T = TypeVar("T")
 Sizes = dict[str, int]  # of axes, by their letters
@@ -127,9 +128,9 @@ def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federa
 
 
 def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
-    if isinstance(answer, federation.Answer):
-        return federation.ClientMessage(answer=answer)
-    return federation.ClientMessage(masked=answer)
+    message = federation.ClientMessage()
+    getattr(message, _KINDS[type(answer)]).CopyFrom(answer)
+    return message
 
 
 class Arriving(Generic[Message]):
@@ -150,8 +151,8 @@ class Arriving(Generic[Message]):
         """Whether the next part is the last of what is kept, which `take` then puts together: it takes a while."""
         return self._kept is not None and self._length - self._here <= MOST
 
-    def take(self, message: Message, allowed: Callable[[Long], int | None]) -> Message | Long | None:
-        """Return a message as it is; a question or an answer that its end has followed; None while that is on its way.
+    def take(self, message: Message, allowed: Callable[[Long], int | None]) -> Message | None:
+        """Return a message as it is, or as it is once its end has followed; None while that is on its way.
 
         `allowed` says of one without its end how many bytes that may have, or None where nothing is wanted of it: then
         it is dropped as it comes, and None. Raises WireError as the table says.
@@ -163,7 +164,7 @@ class Arriving(Generic[Message]):
             return self._added(message.part)
         if kind == "part":
             raise WireError("Expected a message that parts follow, got a part.")
-        long: Long | None = getattr(message, kind) if kind in ("question", "answer", "masked") else None
+        long: Long | None = getattr(message, kind) if kind in _KINDS.values() else None
         if long is None or not long.HasField("follows"):
             return message
         self._begin(long, allowed(long))
@@ -181,7 +182,7 @@ class Arriving(Generic[Message]):
         self._head, self._length, self._here = head, announced.length, 0
         self._kept = None if allowed is None else []
 
-    def _added(self, part: federation.Part) -> Long | None:
+    def _added(self, part: federation.Part) -> Message | None:
         data, due = part.data, min(MOST, self._length - self._here)
         if part.offset != self._here:
             raise WireError(
@@ -194,7 +195,7 @@ class Arriving(Generic[Message]):
             self._kept.append(data)
         return self._put_together() if self._here == self._length else None
 
-    def _put_together(self) -> Long | None:
+    def _put_together(self) -> Message | None:
         head, kept = self._head, self._kept
         self._head, self._kept = None, None
         if head is None or kept is None:
@@ -203,8 +204,12 @@ class Arriving(Generic[Message]):
         kept.clear()
         if isinstance(head, federation.Question) and follows(end).digest != head.follows.digest:
             raise WireError(f"Expected {len(end):,} bytes of the announced digest, got others.")
+        message: Any = (
+            federation.ServerMessage() if isinstance(head, federation.Question) else federation.ClientMessage()
+        )
+        whole = getattr(message, _KINDS[type(head)])
         try:
-            whole = type(head).FromString(end)
+            whole.MergeFromString(end)
         except DecodeError:
             raise WireError("Expected the end of a message, got bytes that are none.") from None
         del end
@@ -212,7 +217,8 @@ class Arriving(Generic[Message]):
         if any(field.name in _HEADS[type(head)] for field, _ in whole.ListFields()):
             raise WireError("Expected the end of a message, got another beginning.")
         whole.MergeFromString(head.SerializeToString())
-        return whole
+        made: Message = message
+        return made
 
 
 PROTOCOL = 2

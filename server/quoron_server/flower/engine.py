@@ -17,11 +17,11 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Error, RecordDict
@@ -86,16 +86,6 @@ class Part:
     asked: Asked | None = None
 
 
-class Fleet(Protocol):
-    """Maps the users of a cohort to nodes, and reads their replies."""
-
-    def parts(self, question: Question, seconds: int) -> Iterable[tuple[Part, Outbound]]:
-        """Yield the messages of a question, made one by one; rows in no part are MISSING."""
-
-    def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers | None:
-        """Return the rows of a part, zeros with a status for missing answers; None for no reply. Never raises."""
-
-
 @dataclass(slots=True, eq=False)
 class FlowerEngine:
     """Asks the nodes of a Grid. Raises SuperLinkAway, and NodeFailed if it is `demanding`; nothing else.
@@ -105,7 +95,7 @@ class FlowerEngine:
     """
 
     grid: Grid
-    fleet: Fleet
+    fleet: "Shards | Users"
     run: str
     problem: Problem
     seconds: float

@@ -30,10 +30,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
@@ -47,35 +45,11 @@ from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of,
 from quoron_server.plan import RunPlan
 from quoron_server.second_server.keys import Keys, Secrets
 from quoron_server.specification import RunSpecification, planned, require_deployable
-from quoron_server.storage.database import Database
+from quoron_server.storage.store import Store, Table
 from quoron_server.wording import digest
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
-_schema = sa.MetaData()
-_runs = sa.Table(
-    "helped_runs",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("coordinator", sa.Text, nullable=False),  # fingerprint of its certificate's key
-    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
-    sa.Column("specification", sa.Text, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
-    sa.Column("state", sa.Text, nullable=False),
-)
-_lists = sa.Table(
-    "helped_lists",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists up to this one
-    sa.Column("fingerprints", sa.LargeBinary, nullable=False),  # 32 bytes each, in order
-    sa.Column("left_out", sa.LargeBinary, nullable=False),  # of these
-    sa.Column("reply", sa.LargeBinary, nullable=False),
-)
-
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
@@ -84,15 +58,15 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class HelpedRun:
-    """A run as the second server knows it."""
+    """A run as the second server knows it, and as it is stored."""
 
     run: str
-    coordinator: str
+    coordinator: str  # fingerprint of its certificate's key
     plan_digest: bytes
     specification: str
     spec: str
     consent: bytes
-    expires: int
+    expires: int  # seconds since 1970
     state: str = OPEN
 
     def words(self) -> str:
@@ -103,69 +77,74 @@ class HelpedRun:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredList:
-    """The list of a round, and what was said to it."""
+    """The list of a round, and what was said to it, as it is stored."""
 
+    run: str
     round: int
-    chain: bytes
-    fingerprints: bytes
-    left_out: bytes
+    chain: bytes  # of all lists up to this one
+    fingerprints: bytes  # 32 bytes each, in order
+    left_out: bytes  # of these
     reply: bytes
+
+
+_runs, _lists = Table.of("helped_runs", HelpedRun, "run"), Table.of("helped_lists", AnsweredList, "run", "round")
+SCHEMA = (_lists, _runs)
+_ANSWERED = "SELECT * FROM helped_lists WHERE run = ?"
 
 
 class HelpedRunStore:
     """Runs and lists in one database. Every method is one transaction and may be repeated."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
-        database.ensure(_schema)
+        database.ensure(SCHEMA)
 
     def runs(self) -> list[HelpedRun]:
         """Return all of them, those that have ended among them."""
-        return [HelpedRun(*row) for row in self._database.all(sa.select(_runs).order_by(_runs.c.run))]
+        return [HelpedRun(**row) for row in self._database.rows("SELECT * FROM helped_runs ORDER BY run")]
 
     def run(self, run: str) -> HelpedRun | None:
         """One of them."""
-        found = self._database.all(sa.select(_runs).where(_runs.c.run == run))
-        return HelpedRun(*found[0]) if found else None
+        found = self._database.rows("SELECT * FROM helped_runs WHERE run = ?", [run])
+        return HelpedRun(**found[0]) if found else None
 
     def add(self, run: HelpedRun) -> None:
         """A run that is consented to."""
-        with self._database.writing() as connection:
-            connection.execute(_runs.insert().values(**asdict(run)))
+        with self._database.transaction() as execute:
+            _runs.insert(execute, asdict(run))
 
     def lists(self, run: str) -> list[AnsweredList]:
         """Return those that were answered, by round."""
-        query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
-        return [AnsweredList(*row[1:]) for row in self._database.all(query)]
+        return [AnsweredList(**row) for row in self._database.rows(f"{_ANSWERED} ORDER BY round", [run])]
 
     def rounds(self, run: str) -> int:
         """Return how many were."""
-        (found,) = self._database.all(sa.select(sa.func.count()).select_from(_lists).where(_lists.c.run == run))
-        return int(found[0])
+        (found,) = self._database.rows("SELECT count(*) AS rounds FROM helped_lists WHERE run = ?", [run])
+        return int(found["rounds"])
 
     def answered(self, run: str, round_: int) -> AnsweredList | None:
         """Return the list of a round, if it was answered."""
-        found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
-        return AnsweredList(*found[0][1:]) if found else None
+        found = self._database.rows(f"{_ANSWERED} AND round = ?", [run, round_])
+        return AnsweredList(**found[0]) if found else None
 
-    def answer(self, run: str, answered: AnsweredList, before: bytes) -> None:
+    def answer(self, answered: AnsweredList, before: bytes) -> None:
         """Keep a reply that was not sent yet. LedgerError unless it is to the next list, after the chain `before`."""
-        with self._database.writing() as connection:
-            last = sa.select(_lists.c.round, _lists.c.chain).where(_lists.c.run == run).order_by(_lists.c.round.desc())
-            found = connection.execute(last.limit(1)).first()
-            rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
+        with self._database.transaction() as execute:
+            last = execute(f"{_ANSWERED} ORDER BY round DESC LIMIT 1", [answered.run])
+            rounds, chain = (last[0]["round"] + 1, last[0]["chain"]) if last else (0, bytes(len(before)))
             if (answered.round, before) != (rounds, chain):
-                raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
-            connection.execute(_lists.insert().values(run=run, **asdict(answered)))
+                raise LedgerError(
+                    f"Expected the list of round {rounds} of run {answered.run}, got one of {answered.round}."
+                )
+            _lists.insert(execute, asdict(answered))
 
     def end(self, run: str, state: str) -> bool:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
-        with self._database.writing() as connection:
-            open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
-            nothing: dict[str, Any] = {"specification": "", "spec": "", "consent": b"", "state": state}
-            news: bool = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
+        nothing = "UPDATE helped_runs SET specification = '', spec = '', consent = ?, state = ?"
+        with self._database.transaction() as execute:
+            news = bool(execute(f"{nothing} WHERE run = ? AND state = ? RETURNING run", [b"", state, run, OPEN]))
             if news:
-                connection.execute(_lists.delete().where(_lists.c.run == run))
+                execute("DELETE FROM helped_lists WHERE run = ?", [run])
         if news:
             self._database.checkpoint()
         return news
@@ -220,7 +199,7 @@ class Helped:
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
         self._working: dict[str, _Working] = {}
-        self._lock = threading.Lock()  # one request at a time: of one round there is one list
+        self._lock = threading.RLock()  # one request at a time: of one round there is one list
         for run in store.runs():
             if run.state != OPEN:
                 keys.destroy(run.run)  # where a kill came between
@@ -236,7 +215,7 @@ class Helped:
         """
         new = None if self.store.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
-            self._expire()
+            self.expire()
             if (known := self.store.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
@@ -337,9 +316,9 @@ class Helped:
             )
             reply.signature = signature_of(reply, self._signing)
             fingerprints = b"".join(each.fingerprint for each in entries)
-            kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
+            kept = AnsweredList(head.run, head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
             self._working.pop(head.run)  # if the write fails, the store says whether it is there
-            self.store.answer(head.run, kept, before)
+            self.store.answer(kept, before)
             self.keys.note(head.run, head.round + 1)  # if this fails, `_work` does it before a reply
             self._working[head.run] = working
             working.chains.append(chain)
@@ -374,12 +353,9 @@ class Helped:
     def expire(self) -> None:
         """Destroy the keys of runs whose time is over, by this second server's clock."""
         with self._lock:
-            self._expire()
-
-    def _expire(self) -> None:
-        for run in self.store.runs():
-            if run.state == OPEN and run.expires <= self._clock():
-                self._end(run.run, EXPIRED)
+            for run in self.store.runs():
+                if run.state == OPEN and run.expires <= self._clock():
+                    self._end(run.run, EXPIRED)
 
     def _end(self, run: str, state: str) -> bool:
         """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
@@ -391,7 +367,7 @@ class Helped:
         return news
 
     def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
-        self._expire()
+        self.expire()
         found = self.store.run(run)
         if found is None:
             raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
-from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load
+from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load, parse, read
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
@@ -196,7 +196,7 @@ def every(folder: Path) -> list[Entry]:
     listed = read_revoked(folder / FILE) if (folder / FILE).exists() else {}
     found = []
     for path in (folder / TRUSTED, *folder.glob(f"*/{CERTIFICATE}")):
-        several = parse_authorities(read(path), str(path))
+        several = parse(read(path), path)
         found += [_entry(path.parent.name, each, listed) for each in (several if path.name == TRUSTED else several[:1])]
     return sorted(found, key=lambda each: ((AUTHORITY, COORDINATOR, "client").index(each.kind), each.name))
 
@@ -357,31 +357,10 @@ def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certifica
     return False
 
 
-def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
-    """Every certificate of a PEM text, one at least; IdentityError names `source`, also of one that stops in the middle
-    of its last."""
-    try:
-        if b"-----" in pem.rpartition(b"-----END CERTIFICATE-----")[2]:
-            raise ValueError
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
-
-
 def group(certificate: x509.Certificate) -> str | None:
     """Return the group that the authority put its holder in: the organisational unit of the subject."""
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     return str(units[0].value) if units else None
-
-
-def read(path: Path) -> bytes:
-    """Return the bytes of a certificate or key file; IdentityError if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise IdentityError(
-            f"Expected a readable file {path}, got: {error.strerror}. Make one with `quoron admin certs`."
-        ) from None
 
 
 def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:

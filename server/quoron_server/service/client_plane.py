@@ -387,7 +387,7 @@ class ClientPlane:
 
     def _assemble(
         self, stream: ClientStream, arriving: wire.Arriving[pb.ClientMessage], message: pb.ClientMessage
-    ) -> pb.ClientMessage | pb.Answer | pb.MaskedAnswer | None:
+    ) -> pb.ClientMessage | None:
         """Return a message that is complete; None during chunks. Values that are not awaited are dropped."""
         sessions = self._manager.sessions
 
@@ -400,18 +400,13 @@ class ClientPlane:
             return most
 
         try:
-            found = arriving.take(message, allowed)
+            return arriving.take(message, allowed)
         except WireError as error:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
-        return None if isinstance(found, pb.Question) else found
 
-    async def _handle(
-        self, stream: ClientStream, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
-    ) -> None:
-        kind = message.WhichOneof("kind") if isinstance(message, pb.ClientMessage) else None
-        if not isinstance(message, pb.ClientMessage):
-            self._answered(stream, message, size)
-        elif kind in ("answer", "masked"):
+    async def _handle(self, stream: ClientStream, message: pb.ClientMessage, size: int) -> None:
+        kind = message.WhichOneof("kind")
+        if kind in ("answer", "masked"):
             self._answered(stream, getattr(message, kind), size)
         elif kind == "consent":
             await self._manager.sessions.consent(stream, message.consent)

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 import grpc
 import numpy as np
-import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from quoron_client.protocol.identity import read
 from quoron_client.protocol.masked import DIGEST, check_signature, read_second_server_key, row_to_wire, split_digests
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
@@ -35,45 +35,48 @@ from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
-from quoron_server.service import certificates
 from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
-from quoron_server.storage.database import Database
-from quoron_server.storage.registry import OPEN, USERS, Registry
-from quoron_server.storage.store import software
+from quoron_server.storage.registry import OPEN, Registry
+from quoron_server.storage.store import Row, Store, Table, marks, software
 from quoron_server.wording import digest
 
 Words = NDArray[np.uint64]
 
-SCHEMA = sa.MetaData()
-SUMS = sa.Table(
+SUMS = Table(
     "masked_rounds",
-    SCHEMA,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists, as they were sent
-    # What follows is erased when the round is committed.
-    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the second server left out, if nobody is now
-    sa.Column("total", sa.LargeBinary),  # of masked answers
-    sa.Column("answered", sa.Integer),
+    {
+        "run": "TEXT NOT NULL",
+        "round": "INTEGER NOT NULL",
+        "chain": "BLOB NOT NULL",  # of all lists, as they were sent
+        # What follows is erased when the round is committed.
+        "used": "BLOB",  # of all lists without those whom the second server left out, if nobody is now
+        "total": "BLOB",  # of masked answers
+        "answered": "INTEGER",
+    },
+    ("run", "round"),
 )
+_helped = Table(
+    "helped",
+    {
+        "run": "TEXT NOT NULL",
+        "plan_digest": "BLOB NOT NULL",
+        "consent": "BLOB NOT NULL",
+        "closed": "INTEGER DEFAULT '0' NOT NULL",  # 1: the second server knows of the end
+    },
+    ("run",),
+)
+SCHEMA = (_helped, SUMS)
 
 TIMEOUT = 30.0  # seconds for the second server to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
 _PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query
+_ALL = 2**31 - 1  # rounds
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
 _log = logging.getLogger("quoron")
-_helped = sa.Table(
-    "helped",
-    SCHEMA,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
-    sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server knows of the end
-)
 
 
 class ServerAway(LedgerUnavailable):
@@ -111,13 +114,13 @@ class Helping:
     left: no sum, and not how many were in it. Every method is one transaction and may be repeated.
     """
 
-    def __init__(self, link: SecondServerLink, database: Database) -> None:
+    def __init__(self, link: SecondServerLink, database: Store) -> None:
         """Raise IdentityError for files that will not do."""
         self.link, self._database = link, database
         self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
-        files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
+        files = [read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         database.ensure(SCHEMA)
 
@@ -129,11 +132,11 @@ class Helping:
                 f"Expected the chain of lists of run {run} up to round {round_} in this database, found none: it was "
                 "put back. Cancel the run."
             )
-        return bytes(found.chain)
+        return bytes(found["chain"])
 
-    def held(self, run: str, round_: int) -> Any:
+    def held(self, run: str, round_: int) -> Row | None:
         """Return the row of a round whose list was sent, or was about to be; None of others."""
-        found = self._database.all(sa.select(SUMS).where(SUMS.c.run == run, SUMS.c.round == round_))
+        found = self._database.rows("SELECT * FROM masked_rounds WHERE run = ? AND round = ?", [run, round_])
         return found[0] if found else None
 
     def hold(
@@ -148,28 +151,26 @@ class Helping:
         """Keep the list and the sum of a round, in place of one that the second server does not have."""
         row = {"run": run, "round": round_, "chain": chain, "used": used, "answered": answered}
         row |= {"total": None if total is None else total.astype("<u8").tobytes()}
-        with self._database.writing() as connection:
-            connection.execute(SUMS.delete().where(SUMS.c.run == run, SUMS.c.round == round_))
-            connection.execute(SUMS.insert().values(row))
+        with self._database.transaction() as execute:
+            execute("DELETE FROM masked_rounds WHERE run = ? AND round = ?", [run, round_])
+            SUMS.insert(execute, row)
 
     def forget(self, run: str, *, before: int | None = None) -> None:
         """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
-        which = sa.and_(SUMS.c.run == run, SUMS.c.answered.is_not(None))
-        if before is not None:
-            which = sa.and_(which, SUMS.c.round < before)
-        with self._database.writing() as connection:
-            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
+        erased = "UPDATE masked_rounds SET used = NULL, total = NULL, answered = NULL"
+        which = "run = ? AND answered IS NOT NULL AND round < ?"
+        self._database.rows(f"{erased} WHERE {which}", [run, _ALL if before is None else before])
         self._database.checkpoint()
 
     def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """Its consent to a run, kept from the first time on. Raises ServerAway and ServerDisagrees."""
-        known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
+        known = self._database.rows("SELECT consent FROM helped WHERE run = ?", [specification.run])
         if known:
-            return helper_pb2.HelperConsent.FromString(known[0].consent)
+            return helper_pb2.HelperConsent.FromString(known[0]["consent"])
         consent = self._consent(specification, plan)
         row = {"run": consent.run, "plan_digest": consent.plan_digest, "consent": consent.SerializeToString()}
-        with self._database.writing() as connection:
-            connection.execute(_helped.insert().values(**row))
+        with self._database.transaction() as execute:
+            _helped.insert(execute, row)
         return consent
 
     def require_same_key(self, specification: RunSpecification, plan: RunPlan) -> None:
@@ -195,25 +196,23 @@ class Helping:
     def close_ended(self, registry: Registry) -> None:
         """Tell the second server of every run that has ended. Of one that it does not hear of, its clock takes care."""
         away = False
-        for row in self._database.all(sa.select(_helped).where(_helped.c.closed == 0)):
-            known = registry.run(row.run)
+        for row in self._database.rows("SELECT run, plan_digest FROM helped WHERE closed = 0"):
+            run = row["run"]
+            known = registry.run(run)
             if known is not None and known.state in OPEN:
                 continue
-            self.forget(row.run)
+            self.forget(run)
             if away:  # callers that wait for an end wait for one try
                 continue
             try:
-                self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
+                self._close(helper_pb2.CloseRun(run=run, plan_digest=row["plan_digest"]))
             except ServerAway:
                 away = True
-                _log.warning(
-                    "run %s has ended, which the second server %s does not know yet", row.run, self.link.address
-                )
+                _log.warning("run %s has ended, which the second server %s does not know yet", run, self.link.address)
                 continue
             except ServerDisagrees as error:
                 _log.warning("%s", error)
-            with self._database.writing() as connection:
-                connection.execute(_helped.update().where(_helped.c.run == row.run).values(closed=1))
+            self._database.rows("UPDATE helped SET closed = 1 WHERE run = ?", [run])
 
     def _close(self, request: helper_pb2.CloseRun) -> None:
         self._call(lambda stub: stub.Close(request, timeout=_PARTING))
@@ -302,8 +301,8 @@ class Helping:
         found: dict[int, bytes] = {}
         for start in range(0, len(users), _AT_ONCE):
             some = users[start : start + _AT_ONCE]
-            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
-                found[int(row.user)] = bytes.fromhex(row.fingerprint)
+            query = f'SELECT "user", fingerprint FROM users WHERE "user" IN ({marks(some)})'
+            found |= {row["user"]: bytes.fromhex(row["fingerprint"]) for row in self._database.rows(query, some)}
         return found
 
 
@@ -387,10 +386,10 @@ class HelpedEngine(Observer):
             )
         lifted = np.frombuffer(reply.values, "<u8").astype(np.uint64)
         left_out = split_digests(reply.left_out)
-        same = held is not None and held.chain == reply.chain
-        if same and held.total is not None and not left_out:
-            total = rows.less(np.frombuffer(held.total, "<u8").astype(np.uint64), lifted)
-            return RingSums(total, held.used, held.answered, counted)
+        same = held is not None and held["chain"] == reply.chain
+        if held is not None and same and held["total"] is not None and not left_out:
+            total = rows.less(np.frombuffer(held["total"], "<u8").astype(np.uint64), lifted)
+            return RingSums(total, held["used"], held["answered"], counted)
         listed = sorted(self._gathered if same and self._gathered else set(split_digests(reply.fingerprints)))
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):

@@ -17,10 +17,9 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
-from quoron_client.protocol import is_loopback
-from quoron_client.protocol.identity import days_left, ending
+from quoron_client.protocol import check_plaintext
+from quoron_client.protocol.identity import Identity, days_left, ending, parse
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
 from quoron_server.service import certificates
@@ -39,40 +38,9 @@ STRANGE = "This client's certificate comes from an authority that is not trusted
 FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One state of the files: whole, of one key, and valid when it was read."""
-
-    chain: bytes
-    key: bytes
-    roots: bytes
-    certificate: x509.Certificate
-    authorities: tuple[x509.Certificate, ...]
-
-    @classmethod
-    def read(cls, certificate: Path, key: Path, authority: Path) -> "Held":
-        """Raise IdentityError for files that cannot be read, do not belong together, or are not valid now."""
-        chain, secret, roots = (certificates.read(path) for path in (certificate, key, authority))
-        shown = certificates.parse_authorities(chain, str(certificate))[0]
-        try:
-            held = serialization.load_pem_private_key(secret, None)
-        except (ValueError, TypeError):
-            raise IdentityError(f"Expected a private key without password in {key}, got something else.") from None
-        if shown.public_key() != held.public_key():
-            raise IdentityError(
-                f"Expected {key} to be the key of {certificate}, got another. Take both from one place."
-            )
-        if not shown.not_valid_before_utc <= now() <= shown.not_valid_after_utc:
-            begins, ends = (f"{at:%Y-%m-%d %H:%M}" for at in (shown.not_valid_before_utc, shown.not_valid_after_utc))
-            raise IdentityError(
-                f"Expected {certificate} to be valid now, got one valid from {begins} to {ends} UTC. Renew it: "
-                "`quoron admin certs DIR --client NAME --renew`."
-            )
-        return cls(chain, secret, roots, shown, tuple(certificates.parse_authorities(roots, str(authority))))
-
-    def configuration(self, *, clients: bool) -> grpc.ServerCertificateConfiguration:
-        """For a handshake; with `clients` those of the authorities alone are let in."""
-        return grpc.ssl_server_certificate_configuration([(self.key, self.chain)], self.roots if clients else None)
+def _handshake(held: Identity, *, clients: bool) -> grpc.ServerCertificateConfiguration:
+    """For a handshake; with `clients` those of the authorities alone are let in."""
+    return grpc.ssl_server_certificate_configuration([(held.key, held.chain)], held.roots if clients else None)
 
 
 class Trust:
@@ -91,12 +59,12 @@ class Trust:
         """Raises IdentityError for files that are not good now; `of` is the server whose they are."""
         self._paths, self._of = (certificate, key, authority), of
         self._seen = self._versions()
-        self._held = Held.read(*self._paths)
+        self._held = Identity.read(*self._paths, now())
         self._refused: tuple[Version, ...] | None = None
         self._warned: dt.datetime | None = None
         self._lock = threading.Lock()
 
-    def now(self) -> Held:
+    def now(self) -> Identity:
         """Return the files as they are, or as they last were when they were good."""
         with self._lock:
             found = self._versions()  # before the reading: what is written meanwhile is another version
@@ -109,9 +77,9 @@ class Trust:
         """Days until the server's own certificate ends, and until the last of the authorities does."""
         return self._days_left(self.now())
 
-    def _days_left(self, held: Held) -> dict[str, float]:
+    def _days_left(self, held: Identity) -> dict[str, float]:
         last = max(days_left(each, now()) for each in held.authorities)
-        return {self._of: days_left(held.certificate, now()), "authority": last}
+        return {self._of: days_left(held.certificates[0], now()), "authority": last}
 
     def credentials(self, *, clients: bool) -> grpc.ServerCredentials:
         """TLS for a port; with `clients` certificates of the authorities are asked for and required."""
@@ -120,15 +88,15 @@ class Trust:
         def newer() -> grpc.ServerCertificateConfiguration | None:
             held, before = self.now(), given[0]
             given[0] = held
-            return None if held is before else held.configuration(clients=clients)
+            return None if held is before else _handshake(held, clients=clients)
 
-        first = given[0].configuration(clients=clients)
+        first = _handshake(given[0], clients=clients)
         # gRPC's stubs know nothing of None, which its documentation has for "no change".
         return grpc.dynamic_ssl_server_credentials(first, newer, clients)  # type: ignore[arg-type]
 
     def _take(self, found: tuple[Version, ...]) -> None:
         try:
-            held = Held.read(*self._paths)
+            held = Identity.read(*self._paths, now())
         except Exception as error:  # whatever it is, it came from files that somebody is changing
             if found != self._refused:
                 _log.warning("%s Until then what was read before goes on.", error)
@@ -137,7 +105,7 @@ class Trust:
         if (held.chain, held.key, held.roots) != (self._held.chain, self._held.key, self._held.roots):
             _log.info(
                 "own certificate until %s, authorities: %d; from the next handshake on",
-                f"{held.certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
+                f"{held.certificates[0].not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
                 len(held.authorities),
             )
             self._held, self._warned = held, None
@@ -197,14 +165,9 @@ class Transport:
             if self.certificate or self.key or self.authority or self.revoked:
                 raise ConfigError("Expected either TLS files or --insecure, got both.")
             for address in addresses:
-                if not self.insecure_anywhere and not is_loopback(address):
-                    raise ConfigError(
-                        f"Expected TLS to listen on {address}, got --insecure: plaintext is for loopback. Give "
-                        "certificates (`quoron admin certs`), or QUORON_INSECURE_ANYWHERE=1 inside a network that you "
-                        "trust."
-                    )
+                check_plaintext(address, insecure=True, anywhere=self.insecure_anywhere)
             return
-        Held.read(*self._files())
+        Identity.read(*self._files(), now())
 
     def trust(self, *, of: str) -> Trust | None:
         """Return what a server shows to callers, and whose word on them it takes; None in plaintext."""
@@ -254,8 +217,8 @@ def caller(
     if not shown:
         return None
     try:
-        certificate = certificates.parse_authorities(bytes(shown[0]), "the connection")[0]
-        above = certificates.parse_authorities(bytes((auth.get("x509_pem_cert_chain") or shown)[0]), "the connection")
+        certificate = parse(bytes(shown[0]), "the connection")[0]
+        above = parse(bytes((auth.get("x509_pem_cert_chain") or shown)[0]), "the connection")
     except IdentityError:
         return None
     chain = (certificate, *(each for each in above if each != certificate))

@@ -20,25 +20,24 @@ import re
 import secrets
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from quoron_client.durable import PRIVATE, clear, sync_folder
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.storage import ledger, lifetime_ledger, registry
-from quoron_server.storage.database import Database, as_metadata, parse
-from quoron_server.storage.store import FORMAT, now, verify_rows
+from quoron_server.storage.database import Database, parse
+from quoron_server.storage.store import FORMAT, Table, listed, now, verify_rows
 
 _KIND = "quoron backup 1"
 _ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"  # in PostgreSQL
-SCHEMAS = (registry.SCHEMA, as_metadata(lifetime_ledger.SCHEMA), as_metadata(ledger.SCHEMA))
-TABLES: dict[str, sa.Table] = {  # that a backup holds: no secrets of unfinished runs
-    name: table for schema in SCHEMAS for name, table in schema.tables.items() if name != ledger.SECRETS.name
+SCHEMA = (*registry.SCHEMA, *lifetime_ledger.SCHEMA, *ledger.SCHEMA)
+TABLES: dict[str, Table] = {  # that a backup holds: no secrets of unfinished runs
+    table.name: table for table in SCHEMA if table is not ledger.SECRETS
 }
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
@@ -78,19 +77,17 @@ def back_up(database: Database, out: Path) -> str:
 def _lines(database: Database) -> Iterator[bytes]:
     with database.writing() as connection:
         if database.path is None:
-            connection.execute(sa.text(_ONE_INSTANT))
-        there = set(sa.inspect(connection).get_table_names())
+            connection.execute(_ONE_INSTANT)
+        there = database.tables
         header = {"kind": _KIND, "format": FORMAT, "made": now()}
         yield _line(header | {"incarnations": database.incarnations})
         for name, table in TABLES.items():
             if name not in there:
                 continue
-            stored = {
-                each["name"] for each in sa.inspect(connection).get_columns(name)
-            }  # an earlier version's are fewer
-            columns = [column for column in table.columns if column.name in stored]
-            yield _line({"table": name, "columns": [column.name for column in columns]})
-            for row in connection.execute(sa.select(*columns).order_by(*table.primary_key.columns)):
+            stored = database.columns(name)  # an earlier version's are fewer
+            columns = [column for column in table.columns if column in stored]
+            yield _line({"table": name, "columns": columns})
+            for row in connection.execute(f"SELECT {listed(columns)} FROM {name} ORDER BY {listed(table.key)}"):
                 yield _line([_plain(value) for value in row])
 
 
@@ -152,20 +149,19 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
     are incarnations that were restored from a copy of the same database, were used and are gone. LedgerError for a
     backup that is not whole, and where there is a database already; ConfigError for words that are no incarnations.
     """
-    copy, parsed = read(source), parse(url)
+    copy, path = read(source), parse(url)
     chain = sorted(copy.rows.get(lifetime_ledger.CHAIN, []), key=lambda row: int(row["sequence"]))
     verify_rows([row | {"payload": json.loads(row["payload"])} for row in chain], head)
     for word in lost:
         if re.fullmatch("[0-9a-f]{16}", word) is None:
             raise ConfigError(f"Expected the 16 digits of an incarnation, got {word!r}. A client's refusal has them.")
-    if parsed.get_backend_name() != "sqlite":
+    if path is None:
         with Database(url) as database:
             return _fill(database, copy, lost)
-    path = Path(parsed.database or "")
     if any(each.exists() for each in (path, path.with_name(path.name + "-acknowledged"))):
         raise LedgerError(f"Expected no database at {path}, found one, or its count. Restore to another.")
     with _draft(path, f"restore a database to {path}") as draft:
-        with Database(_sqlite(draft)) as database:
+        with Database(f"sqlite:///{draft}") as database:
             restored = _fill(database, copy, lost)
             database.as_new()
         os.link(draft, path)
@@ -183,9 +179,8 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
         shutil.copyfile(path, draft)
-        with Database(_sqlite(draft), create=False, as_it_is=True) as database:
-            for schema in SCHEMAS:
-                database.ensure(schema)
+        with Database(f"sqlite:///{draft}", create=False, as_it_is=True) as database:
+            database.ensure(SCHEMA)
             lifetime_ledger.PopulationLedger(database).verify(head)
             with database.writing():
                 restored = _put_back(database, database.incarnations, lost)
@@ -193,19 +188,19 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
         os.replace(draft, path)  # until its count is gone it is refused, as before
         path.with_name(path.name + "-acknowledged").unlink(missing_ok=True)
         sync_folder(path.parent)
-    with Database(_sqlite(path), create=False):  # begins the count
+    with Database(f"sqlite:///{path}", create=False):  # begins the count
         return restored
 
 
 def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
-    with database.writing() as connection:
-        if set(sa.inspect(connection).get_table_names()) & set(TABLES):
+    with database.transaction() as execute:
+        if database.tables & set(TABLES):
             raise LedgerError(f"Expected an empty database at {database.name}, found tables. Restore to another.")
-        for schema in SCHEMAS:
-            schema.create_all(connection)
+        database.ensure(SCHEMA)
         for name, rows in copy.rows.items():
-            if rows:
-                connection.execute(TABLES[name].insert(), rows)
+            if rows:  # of an earlier version's users it is not known when they were seen: from now on
+                seen = {"seen": int(time.time())} if name == registry.USERS.name else {}
+                TABLES[name].insert(execute, *(seen | row for row in rows))
         return _put_back(database, copy.incarnations, lost)
 
 
@@ -226,10 +221,6 @@ def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) ->
     for run in unreleased:
         ledger.Ledger.within(database, run).abandon()
     return Restored(database.incarnations[-1], (*ended, *sorted(unreleased - known)))  # a run folder has no registry
-
-
-def _sqlite(path: Path) -> str:
-    return sa.URL.create("sqlite", database=str(path)).render_as_string()
 
 
 @contextmanager

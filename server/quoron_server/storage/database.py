@@ -1,4 +1,4 @@
-"""The database of a coordinator or a second server, through SQLAlchemy: one SQLite file, or a PostgreSQL server by URL.
+"""The database of a coordinator or a second server, by its URL: one SQLite file, or a database of a PostgreSQL server.
 
     Database("sqlite:///coordinator.sqlite")
     Database("postgresql://quoron@db.example/quoron")     # pip install '.[postgres]'
@@ -7,26 +7,28 @@ A process that opens a database as its own (`sole`) is the only one: SQLite by a
 by an advisory lock of the one connection that does all the writing. When that connection breaks, the next use makes a
 new one, takes the lock again and checks that nobody else has owned the database in between.
 
-What a `Store` promises holds here, too; `pip install 'quoron[federation]'` brings SQLAlchemy.
+What a `Store` promises holds here, too.
 """
 
 import re
 import secrets
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.storage.store import OUTSIDE, Execute, Row, Store, Table, connect, sqlite_error
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.storage.store import OUTSIDE, Execute, Row, Store
+
+if TYPE_CHECKING:
+    import psycopg
+else:
+    psycopg = OnFirstUse("psycopg")  # of PostgreSQL alone
 
 LOCK = 0x71756F726F6E  # "quoron": the holder of this advisory lock owns the PostgreSQL database
 OWNED = "3s"  # for the lock of a process that has just been killed
-_POSTGRES = {
+_POSTGRES: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -38,62 +40,33 @@ _POSTGRES = {
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
 }
 
-_TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB": sa.LargeBinary}
 
-
-def parse(url: str) -> sa.URL:
-    """Return the URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
+def parse(url: str) -> Path | None:
+    """Return the file of a SQLite URL, None of a PostgreSQL one; ConfigError if it names neither."""
     try:
-        parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):  # never repeated: it could be a password
+        parts = urlsplit(url)
+        good = "://" in url and parts.port != 0
+    except ValueError:  # of a port that is no number
+        good = False
+    if not good:  # never repeated: it could be a password
         raise ConfigError(
             "Expected a database such as sqlite:///file.sqlite or postgresql://user@host/name, got something else."
-        ) from None
-    kind = parsed.get_backend_name()
-    if kind == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
-    if kind == "sqlite" and parsed.database not in (None, "", ":memory:") and not parsed.query:
-        return parsed.set(drivername="sqlite")
-    shown = parsed.render_as_string(hide_password=True)
-    raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
+        )
+    if parts.scheme == "postgresql":
+        return None
+    file = url.removeprefix("sqlite:///")
+    if file in (url, "", ":memory:") or "?" in file:
+        raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {_shown(url)}.")
+    return Path(file)
 
 
-def make_engine(url: sa.URL) -> sa.Engine:
-    """An engine without a pool. ConfigError without a driver."""
-    common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
-    if url.get_backend_name() == "sqlite":
-        creator: Any = partial(connect, str(url.database))
-        engine = sa.create_engine(url, creator=creator, poolclass=sa.pool.NullPool, **common)
-        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-        return engine
-    try:
-        common |= {"poolclass": sa.pool.NullPool, "isolation_level": "READ COMMITTED"}
-        engine = sa.create_engine(url, connect_args=_POSTGRES, **common)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the repository."
-        ) from error
-    sa.event.listen(engine, "connect", _durable_postgres)
-    return engine
-
-
-def _durable_postgres(connection: Any, _record: Any) -> None:
-    """Never acknowledge what a power loss could take back."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
-        fsync, synchronous = cursor.fetchone()
-        if synchronous in ("off", "local"):  # stronger settings wait for replicas too: leave them
-            cursor.execute("SET synchronous_commit = on")
-    connection.commit()
-    if fsync != "on":
-        raise LedgerError("Expected a PostgreSQL server with fsync = on, got off: a power loss would undo the ledger.")
+def _shown(url: str) -> str:
+    """Return a URL without a password."""
+    return re.sub("://([^:@/]*):.*@", r"://\1:***@", url.partition("?")[0])
 
 
 class Database(Store):
-    """A `store`, of which `writing` gives SQLAlchemy's connection."""
-
-    failures = (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError)
-    refusals = sa.exc.IntegrityError
+    """A `store` by its URL."""
 
     def __init__(
         self,
@@ -108,125 +81,92 @@ class Database(Store):
         `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time. `as_it_is` is for
         `restoring` alone: whatever a SQLite file holds is all that there is, and its count begins there.
         """
-        parsed = parse(url)
-        path = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
-        self._engine = make_engine(parsed)
-        self._sole, self._owner = sole and path is None, ""
-        super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
-
-    def ensure(self, tables: sa.MetaData | Sequence[Table]) -> None:
-        """Make those of `tables` that are missing."""
-        made = tables if isinstance(tables, sa.MetaData) else as_metadata(tables)
-        with self.writing() as connection:
-            if not set(made.tables) <= self._tables(connection):
-                made.create_all(connection)
-
-    def all(self, query: sa.Executable) -> Sequence[Any]:
-        """Return every row of `query`."""
-        with self.writing() as connection:
-            return list(connection.execute(query))
+        path = parse(url)
+        self._url, self._sole, self._owner = url, sole and path is None, ""
+        if path is None:
+            try:
+                self.failures, self.refusals = (psycopg.Error,), psycopg.IntegrityError
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the "
+                    "repository."
+                ) from error
+            self.begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+            self.catalogue = "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'quoron'"
+        super().__init__(path, name=_shown(url), create=create, as_it_is=as_it_is)
 
     def serialise(self, execute: Execute) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
         if self.path is None:
             execute("SELECT pg_advisory_xact_lock(?)", [LOCK + 1])
 
-    def _connect(self) -> sa.Connection:
-        fresh = self._engine.connect()
+    def _connect(self) -> Any:
+        if self.path is not None:
+            return super()._connect()
+        fresh = psycopg.connect(self._url, autocommit=True, **_POSTGRES)  # transactions begin and end where we say
         try:
+            _require_durable(fresh)
             if self._sole:
                 self._own(fresh)
         except BaseException:
-            self._end(fresh)
+            fresh.close()
             raise
         return fresh
 
-    def _own(self, connection: sa.Connection) -> None:
+    def _own(self, connection: Any) -> None:
         """Take the owner's lock of a PostgreSQL database, waiting a little for a process that has just been killed.
 
         LedgerError if another has owned it since this one lost its connection.
         """
-        connection.execute(sa.text(f"SET lock_timeout = '{OWNED}'"))
+        connection.execute(f"SET lock_timeout = '{OWNED}'")
         try:
-            connection.execute(sa.select(sa.func.pg_advisory_lock(LOCK)))
-        except sa.exc.OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != "55P03":
-                raise
+            connection.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        except psycopg.errors.LockNotAvailable:
             raise LedgerUnavailable(
                 f"Cannot use the ledger {self.name}: another coordinator owns it. Wait for it or end it.",
                 outside=OUTSIDE,
             ) from None
-        connection.execute(sa.text("SET lock_timeout = 0"))
-        connection.commit()
-        if self._owner:
-            ((last,),) = connection.exec_driver_sql("SELECT owner FROM meta")
-            connection.commit()
-            if last != self._owner:
-                raise LedgerError(
-                    f"Another coordinator has owned {self.name} since this one lost its connection. "
-                    "Start this one again: it continues from what the other wrote.",
-                    outside=OUTSIDE,
-                )
+        connection.execute("SET lock_timeout = 0")
+        if self._owner and connection.execute("SELECT owner FROM meta").fetchall() != [(self._owner,)]:
+            raise LedgerError(
+                f"Another coordinator has owned {self.name} since this one lost its connection. "
+                "Start this one again: it continues from what the other wrote.",
+                outside=OUTSIDE,
+            )
 
-    def _taken(self, connection: sa.Connection) -> None:
+    def _taken(self, execute: Execute) -> None:
         if self._sole:
             owner = secrets.token_hex(8)
-            self._execute(connection, "UPDATE meta SET owner = ?", [owner])
+            execute("UPDATE meta SET owner = ?", [owner])
             self._owner = owner
 
-    def _end(self, connection: sa.Connection) -> None:
-        for step in (connection.invalidate, connection.close):
-            with suppress(sa.exc.SQLAlchemyError):
-                step()
+    def _lost(self, connection: Any) -> bool:
+        return self.path is None and bool(connection.closed)
 
-    def _lost(self, connection: sa.Connection) -> bool:
-        return connection.closed or connection.invalidated
+    def _execute(self, connection: Any, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        sql = sql if self.path is not None else sql.replace("?", "%s").replace(" BLOB", " BYTEA")
+        return super()._execute(connection, sql, parameters)
 
-    @contextmanager
-    def _begun(self, connection: sa.Connection) -> Iterator[None]:
-        with connection.begin():
-            yield
+    def _formats(self, execute: Execute, create: bool) -> list[Any]:
+        if self.path is None and create and execute("SELECT to_regnamespace('quoron') AS there") == [{"there": None}]:
+            execute("CREATE SCHEMA quoron")
+        return super()._formats(execute, create)
 
-    def _execute(self, connection: sa.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        found = connection.exec_driver_sql(sql if self.path else sql.replace("?", "%s"), tuple(parameters))
-        return [dict(row) for row in found.mappings()] if found.returns_rows else []
-
-    def _tables(self, connection: sa.Connection) -> set[str]:
-        return set(sa.inspect(connection).get_table_names())
-
-    def _make(self, connection: sa.Connection, tables: Sequence[Table]) -> None:
-        if self.path is None and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
-            connection.execute(sa.text("CREATE SCHEMA quoron"))
-        as_metadata(tables).create_all(connection)
-
-    def _raw(self, connection: sa.Connection) -> sqlite3.Connection:
-        return cast(sqlite3.Connection, connection.connection.driver_connection)
-
-    def _as_ledger_error(self, error: Exception) -> LedgerError:
-        original: Any = getattr(error, "orig", None) or error
-        text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
+    def _as_ledger_error(self, error: Any) -> LedgerError:
         if self.path is not None:
-            return sqlite_error(text, self.name)
-        message = f"Cannot use the ledger {self.name}: {text.strip().partition(chr(10))[0].rstrip('.')}. "
-        if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
+            return super()._as_ledger_error(error)
+        text = (error.diag.message_primary or str(error)).strip().partition("\n")[0].rstrip(".")
+        message = f"Cannot use the ledger {self.name}: {text}. "
+        if isinstance(error, psycopg.IntegrityError | psycopg.ProgrammingError | psycopg.DataError):
             return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
         return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
 
 
-def as_metadata(tables: Iterable[Table]) -> sa.MetaData:
-    """Return the same tables in SQLAlchemy's words, which makes them in either kind of database."""
-    made = sa.MetaData()
-    for table in tables:
-        columns: list[sa.Column[Any]] = [
-            sa.Column(
-                name,
-                _TYPES[kind.split()[0]],
-                primary_key=name in table.key,
-                autoincrement=False,
-                nullable="NOT NULL" not in kind,
-                server_default=default[1] if (default := re.search("DEFAULT '(.*)'", kind)) else None,
-            )
-            for name, kind in table.columns.items()
-        ]
-        sa.Table(table.name, made, *columns)
-    return made
+def _require_durable(connection: Any) -> None:
+    """Never acknowledge what a power loss could take back."""
+    query = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+    fsync, synchronous = connection.execute(query).fetchone()
+    if synchronous in ("off", "local"):  # stronger settings wait for replicas too: leave them
+        connection.execute("SET synchronous_commit = on")
+    if fsync != "on":
+        raise LedgerError("Expected a PostgreSQL server with fsync = on, got off: a power loss would undo the ledger.")

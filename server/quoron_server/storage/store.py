@@ -4,8 +4,8 @@
         rows = execute("SELECT kind FROM population WHERE sequence >= ?", [3])
 
 A `Store` needs the standard library alone: a run folder's ledger and one's own lifetime ledger are such files. A
-coordinator's `database.Database` is one, too, or has PostgreSQL in its place. A ledger's SQL is written once, for both:
-columns of `Table`, values as `?`. Rows that are chained (`row_hash`) cannot be changed, removed or moved unseen.
+coordinator's `database.Database` is one, too, or has PostgreSQL in its place. SQL is written once, for both: columns
+of `Table`, values as `?`. Rows that are chained (`row_hash`) cannot be changed, removed or moved unseen.
 
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
 """
@@ -17,14 +17,14 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self
 
 from quoron_client.durable import PRIVATE, Tally, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
@@ -49,6 +49,9 @@ SETTINGS = (
     "checkpoint_fullfsync=ON",
     "secure_delete=ON",
 )
+_TYPES: dict[Any, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB"}
+_RESERVED = ("user", "group")  # words of SQL that are columns here
+_TOGETHER = 100  # rows that one statement writes
 _FULL = "database or disk is full"
 _MACHINE = {  # what SQLite says about the machine, not about the file
     "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
@@ -169,23 +172,43 @@ def canonical(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, TEXT or BLOB columns."""
+    """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, FLOAT, TEXT or BLOB columns."""
 
     name: str
     columns: Mapping[str, str]
     key: tuple[str, ...] = ()
+    unique: str = ""  # a column whose values all differ
+
+    @classmethod
+    def of(cls, name: str, kind: Any, *key: str) -> "Table":
+        """Return the table whose rows are instances of a dataclass of texts, whole numbers and bytes."""
+        return cls(name, {each.name: f"{_TYPES[each.type]} NOT NULL" for each in fields(kind)}, key)
 
     @property
     def sql(self) -> str:
-        """What makes it in SQLite."""
-        key = [f"PRIMARY KEY ({', '.join(self.key)})"] if self.key else []
-        lines = [*(f"{name} {kind}" for name, kind in self.columns.items()), *key]
+        """What makes it."""
+        ends = [f"PRIMARY KEY ({listed(self.key)})"] if self.key else []
+        ends += [f"UNIQUE ({self.unique})"] if self.unique else []
+        lines = [*(f"{listed([name])} {kind}" for name, kind in self.columns.items()), *ends]
         return f"CREATE TABLE {self.name} (\n\t" + ", \n\t".join(lines) + "\n)"
 
-    def insert(self, execute: Execute, row: Row) -> None:
-        """Write one more row."""
-        marks = ", ".join("?" * len(row))
-        execute(f"INSERT INTO {self.name} ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+    def insert(self, execute: Execute, *rows: Row) -> None:
+        """Write more rows, all with the same columns."""
+        for start in range(0, len(rows), _TOGETHER):
+            some = rows[start : start + _TOGETHER]
+            values = ", ".join([f"({marks(some[0])})"] * len(some))
+            given = [value for row in some for value in row.values()]
+            execute(f"INSERT INTO {self.name} ({listed(some[0])}) VALUES {values}", given)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names of columns as SQL has them."""
+    return ", ".join(f'"{name}"' if name in _RESERVED else name for name in names)
+
+
+def marks(values: Collection[Any]) -> str:
+    """Return a `?` for each value."""
+    return ", ".join("?" * len(values))
 
 
 _META = Table(
@@ -214,8 +237,10 @@ class Store:
     | a URL that names no such database              | ConfigError                                    |
     """
 
-    failures: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)  # of the connection
-    refusals: ClassVar[type[Exception]] = sqlite3.IntegrityError  # among them: of a statement alone
+    failures: tuple[type[Exception], ...] = (sqlite3.Error,)  # of the connection
+    refusals: type[Exception] = sqlite3.IntegrityError  # among them: of a statement alone
+    begin = "BEGIN IMMEDIATE"
+    catalogue = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
     def __init__(
         self,
@@ -257,9 +282,21 @@ class Store:
 
     def ensure(self, tables: Sequence[Table]) -> None:
         """Make those of `tables` that are missing."""
+        with self.transaction() as execute:
+            there = self.tables
+            for table in tables:
+                if table.name not in there:
+                    execute(table.sql)
+
+    def columns(self, table: str) -> list[str]:
+        """Return the names of a table's columns: one of an earlier version may have fewer than it has now."""
         with self.writing() as connection:
-            there = self._tables(connection)
-            self._make(connection, [table for table in tables if table.name not in there])
+            return [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
+
+    @property
+    def tables(self) -> set[str]:
+        """The names of all tables that are there."""
+        return {str(row["name"]) for row in self.rows(self.catalogue)}
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
@@ -343,7 +380,7 @@ class Store:
     def relax(self) -> None:
         """Let a power loss, but no kill, take back what was written since the journal was folded into a SQLite file."""
         with self._mutex:
-            self._raw(self._connected()).execute("PRAGMA synchronous=NORMAL")
+            self._connected().execute("PRAGMA synchronous=NORMAL")
             self._relaxed = True
 
     def checkpoint(self) -> None:
@@ -364,7 +401,7 @@ class Store:
             self._folded("UPDATE meta SET acknowledged = 0")
 
     def _folded(self, last: str = "") -> None:
-        raw = self._raw(self._connected())
+        raw = self._connected()
         try:
             raw.execute(last)
             busy, left, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -430,7 +467,8 @@ class Store:
     def _drop(self) -> None:
         held, self._connection = self._connection, None
         if held is not None:
-            self._end(held)
+            with suppress(*self.failures):
+                held.close()
 
     def _connected(self) -> Any:
         """Return the one connection, made again if it was lost."""
@@ -450,23 +488,23 @@ class Store:
                 raise LedgerError(f"Cannot make a ledger at {self.path}: {error.strerror}.") from error
         if self.path is not None and not self.path.is_file():
             raise LedgerError(f"Expected a ledger at {self.path}, found none.")
-        with self.writing() as connection:
-            stored = self._formats(connection, create)
+        with self.transaction() as execute:
+            stored = self._formats(execute, create)
             if stored != [FORMAT]:
                 formats = ", ".join(map(str, stored)) or "none"
                 raise LedgerError(
                     f"Expected ledger format {FORMAT} in {self.name}, got {formats}. Use the version that wrote it."
                 )
-            self._taken(connection)
+            self._taken(execute)
         if self.path is not None:
             self._check_tally(int(self.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]))
             self._folded()  # a copy of the file alone is then one of a store that needs its count, and never of none
 
-    def _formats(self, connection: Any, create: bool) -> list[Any]:
-        tables, execute = self._tables(connection), partial(self._execute, connection)
+    def _formats(self, execute: Execute, create: bool) -> list[Any]:
+        tables = self.tables
         if create and not tables:
             self._check_tally(0)
-            self._make(connection, SCHEMA)
+            self.ensure(SCHEMA)
             _META.insert(execute, {"format": FORMAT, "incarnation": secrets.token_hex(8)})
         elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
             return [row["format"] for row in execute("SELECT format FROM run")]
@@ -478,47 +516,31 @@ class Store:
         """Return whether it cannot be used any more."""
         return False
 
-    def _taken(self, connection: Any) -> None:
+    def _taken(self, execute: Execute) -> None:
         """What an owner writes when it begins, in the first transaction."""
 
     def _written(self, connection: Any) -> int:
         """Return rows that this connection has written so far; 0 where that is not counted."""
-        return 0 if self.path is None else self._raw(connection).total_changes
-
-    # What is another for SQLAlchemy's connection:
+        return 0 if self.path is None else int(connection.total_changes)
 
     def _connect(self) -> Any:
         return connect(str(self.path), self._timeout)
 
-    def _end(self, connection: Any) -> None:
-        with suppress(sqlite3.Error):
-            connection.close()
-
     @contextmanager
-    def _begun(self, connection: Any) -> Iterator[Any]:
-        connection.execute("BEGIN IMMEDIATE")
+    def _begun(self, connection: Any) -> Iterator[None]:
+        connection.execute(self.begin)
         try:
             yield
             connection.execute("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):
+            with suppress(*self.failures):
                 connection.rollback()
             raise
 
     def _execute(self, connection: Any, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         found = connection.execute(sql, parameters)
         names = [column[0] for column in found.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in found]
-
-    def _tables(self, connection: Any) -> set[str]:
-        return {row["name"] for row in self._execute(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-    def _make(self, connection: Any, tables: Sequence[Table]) -> None:
-        for table in tables:
-            self._execute(connection, table.sql)
-
-    def _raw(self, connection: Any) -> sqlite3.Connection:
-        return cast(sqlite3.Connection, connection)
+        return [dict(zip(names, row, strict=True)) for row in found] if names else []
 
     def _as_ledger_error(self, error: Exception) -> LedgerError:
         return sqlite_error(str(error), self.name)

@@ -101,12 +101,12 @@ def health(
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from quoron_client.federation.config import check_plaintext
+    from quoron_client.protocol import check_plaintext
 
     own, secure = Files.of(certs, insecure=insecure, needed=()), None
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
     if not insecure:
-        from quoron_server.service import certificates
+        from quoron_client.protocol.identity import read
 
         if own.authority is None or (own.certificate is None) != (own.key is None):
             got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
@@ -114,7 +114,7 @@ def health(
                 f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
             )
         files = own.authority, own.key, own.certificate
-        secure = grpc.ssl_channel_credentials(*(certificates.read(path) if path else None for path in files))
+        secure = grpc.ssl_channel_credentials(*(read(path) if path else None for path in files))
     with grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure) as channel:
         try:
             service: Any = health_pb2_grpc.HealthStub(channel)
@@ -198,7 +198,7 @@ def _opened(record: Path) -> "records.ClientState":
     """A record that is there; an older copy is refused, as by the client."""
     if not record.is_file():
         raise ConfigError(f"Expected a silo's state, got {record}, which is not there. Give --state.")
-    return records.ClientState.open(record, epsilon=inf, delta=inf)
+    return records.ClientState(record, epsilon=inf, delta=inf)
 
 
 def _names(given: list[str] | None, data: Path | None, user: str | None, csv: list[str] | None) -> list[str] | None:

@@ -160,7 +160,7 @@ for command in cli_tables.COMMANDS:
     app.command()(command)
 
 
-EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "prometheus_client", "sqlalchemy"), "federation")
+EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "prometheus_client"), "federation")
 
 
 def invoke(arguments: Sequence[str]) -> int:

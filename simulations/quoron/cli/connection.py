@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
@@ -184,11 +185,11 @@ def _opened(url: str) -> str:
     """Return a database's URL, of a file that is absolute; ConfigError for a password, LedgerError if it is none."""
     from quoron_server.storage.database import Database, parse
 
-    parsed = parse(url)
-    if parsed.password is not None or "password" in parsed.query:
+    file, parts = parse(url), urlsplit(url)
+    if file is None and (parts.password is not None or "password" in parse_qs(parts.query)):
         raise ConfigError("Expected a URL without its password, which is not stored, got one. Use a .pgpass file.")
-    with Database(url, create=False, sole=False) as database:
-        return f"sqlite:///{Path(parsed.database or '').absolute()}" if database.path is not None else url
+    with Database(url, create=False, sole=False):
+        return url if file is None else f"sqlite:///{file.absolute()}"
 
 
 def _list() -> None:

@@ -185,6 +185,7 @@ def client(
     import asyncio
 
     from quoron_client import federation
+    from quoron_client.federation.config import read_limit
     from quoron_client.federation.own_table import check_one_user
 
     begin(log)
@@ -199,7 +200,7 @@ def client(
         check_one_user(data, one_user=one_user, items_per_user=items_per_user, dialect=written)
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one user, as far as they show'}.")
         return
-    epsilon, delta = _limit(limit)
+    epsilon, delta = read_limit(limit)
     own = Files.of(certs, insecure=insecure)
     config = federation.ClientConfig(
         coordinator=coordinator,
@@ -225,15 +226,6 @@ def client(
         people=said.get("users"),
     )
     asyncio.run(_until_signalled(federation.run_client, config))
-
-
-def _limit(text: str) -> tuple[float, float]:
-    """Read ε and δ. ConfigError for another text."""
-    try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise ConfigError(f"Expected --limit EPSILON,DELTA, such as 1,1e-5, got {text!r}.") from None
-    return epsilon, delta
 
 
 def leave(

@@ -18,8 +18,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.federation.config import check_plaintext
-from quoron_client.protocol import wire
+from quoron_client.protocol import check_plaintext, wire
 from quoron_client.protocol.wire import GONE_AFTER
 from quoron_privacy.errors import (
     BelowMinCohort,

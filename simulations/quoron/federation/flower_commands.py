@@ -32,7 +32,7 @@ from quoron import toml_text
 from quoron.engine.processes import Program
 from quoron.run_folder import write
 from quoron_client.durable import OWN, make_folder
-from quoron_client.federation.config import check_plaintext
+from quoron_client.protocol import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
 

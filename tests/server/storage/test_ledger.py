@@ -14,9 +14,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger, digest
-from quoron_server.storage.registry import Registry
 
 
 def question(round_=0, users=(3, 1), point=0.5, weights=(1.0,), smoothness=None):
@@ -190,24 +188,6 @@ class TestLedger:
 
     def test_files_belong_to_the_owner_of_the_folder_only_while_the_key_is_inside(self, ledger):
         assert os.stat(ledger.path).st_mode & 0o077 == 0
-
-
-def test_no_secret_stays_in_the_statements_that_are_kept(tmp_path):
-    with Database(f"sqlite:///{tmp_path / 'l.sqlite'}") as database:
-        Registry(database).add_run("run", "the specification", "service")
-        assert Registry(database).run("run").state == "waiting"
-        ledger = Ledger.begin(database, "run", plan="{}", config_digest="c", noise_key=b"the key")
-        assert ledger.same_inputs(b"the inputs")
-        ledger.commit(-1, b"the start", (), {})
-        ledger.spend(question(), users=2, gradient_evaluations=40)
-        ledger.commit(0, b"the state", (), {})
-        ledger.finish(np.zeros(2))
-    compiled = database._engine._compiled_cache
-    held = [bound.value for each in compiled.values() for bound in getattr(each, "binds", {}).values()]
-    assert "run" in held, "what selects a row is there"
-    assert not {b"the key", b"the inputs", b"the start", b"the state", digest(question())} & {
-        each for each in held if isinstance(each, bytes | str)
-    }
 
 
 def test_digest_tells_questions_apart_by_every_part():

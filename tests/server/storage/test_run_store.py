@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from federation.crowd import SEED, inline_model, people, specification
 from quoron.engine.inline import InlineEngine
@@ -141,7 +140,7 @@ def test_a_chain_that_does_not_hold_together_keeps_no_secret_of_a_run_that_has_e
     store.begin(SPECIFICATION, PLAN)
     store.registry.set_state("trial", "failed", "a reason")  # and then the process died
     with store.database.writing() as connection:
-        connection.execute(sa.text("UPDATE population SET hash = 'changed'"))
+        connection.execute("UPDATE population SET hash = 'changed'")
     for _ in range(2):
         with pytest.raises(LedgerError, match="not what was written"):
             RunStore(store.database).settle()
@@ -152,7 +151,7 @@ def test_a_chain_that_does_not_hold_together_keeps_no_secret_of_a_run_that_has_e
 def test_a_chain_that_does_not_hold_together_keeps_the_secrets_of_an_open_run(store: RunStore) -> None:
     store.begin(SPECIFICATION, PLAN)
     with store.database.writing() as connection:
-        connection.execute(sa.text("UPDATE population SET hash = 'changed'"))
+        connection.execute("UPDATE population SET hash = 'changed'")
     with pytest.raises(LedgerError):
         store.settle()
     assert has_secrets(store)
