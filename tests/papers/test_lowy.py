@@ -505,7 +505,8 @@ def test_a_plan_a_run_and_its_report_say_that_there_is_no_guarantee_and_never_an
     assert "our accountant finds: no guarantee." in report
     for text in (planned, ran, report):
         assert not re.search(PROMISES, text)
-    for stored in (json.loads(said(capsys, "plan", "without.toml", "--json")), RunFolder(Path("run")).read_json("plan.json")):
+    kept = RunFolder(Path("run")).read_json("plan.json")
+    for stored in (json.loads(said(capsys, "plan", "without.toml", "--json")), kept):
         assert stored["guarantee"]["epsilon"] is None
         assert stored["guarantee"]["proved"] is False
         assert stored["parameters"]["epsilon"] == 10.0  # the claim

@@ -63,29 +63,37 @@ def plan(
         planned = chosen(rest, problem)
     except Infeasible:
         return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
-    own = planned.plan
-    promise = ALGORITHMS[own.algorithm].gaussian(own)
-    quality = (
-        None
-        if promise is None
-        else data_quality.calibrate(
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            share=share,
-            own=promise,
-            users=looked_at(own.problem.users),
-            adjacency=own.guarantee.adjacency,
-            **sizes,
-        )
-    )
-    if quality is None:
+    whole = with_look(planned.plan, privacy, share=share, **sizes)
+    if whole is None:
         other = chosen(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
-    promised = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, data_quality=quality)
-    whole = replace(own, guarantee=promised)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
     return replace(planned, plan=whole), None
+
+
+def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
+    """Return the whole plan of `privacy` whose rest is `own`, made for `data_quality.rest` of it.
+
+    None if it has no μ, or where that leaves nothing. The look at the table tells so many `columns` and `labels` apart.
+    """
+    promise = ALGORITHMS[own.algorithm].gaussian(own)
+    if promise is None or own.guarantee.min_cohort is not None:
+        return None
+    quality = data_quality.calibrate(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        share=share,
+        own=promise,
+        users=looked_at(own.problem.users),
+        columns=columns,
+        labels=labels,
+        adjacency=own.guarantee.adjacency,
+    )
+    if quality is None:
+        return None
+    whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, data_quality=quality)
+    return replace(own, guarantee=whole)
 
 
 def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
