@@ -50,8 +50,8 @@ def filled(folder: Path, users: int) -> None:
         {"user": user, "fingerprint": f"somebody-{user:064d}", "group": "everyone", "enrolled_at": "before"}
         for user in range(TIMED, users - TIMED)
     ]
-    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database, database.writing() as connection:
-        connection.execute(USERS.insert(), rows)
+    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database, database.transaction() as execute:
+        USERS.insert(execute, *rows)
 
 
 async def connected(where: str, number: int) -> None:

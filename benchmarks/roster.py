@@ -67,8 +67,8 @@ def filled(folder: Path, users: int) -> str:
             {"user": user, "fingerprint": f"somebody-{user:064d}", "group": "everyone", "enrolled_at": "before"}
             for user in range(users)
         ]
-        with database.writing() as connection:
-            connection.execute(USERS.insert(), rows)
+        with database.transaction() as execute:
+            USERS.insert(execute, *rows)
     return url
 
 
