@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -193,13 +194,14 @@ class Process(Program):
                 f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"
             )
 
-    def healthy(self, url: str) -> None:
-        """Wait until `url` answers; RunError if it does not."""
+    def healthy(self, url: str, authority: Path | None = None) -> None:
+        """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""
+        trusted = True if authority is None else ssl.create_default_context(cafile=str(authority))
         ends = time.monotonic() + _START_SECONDS
         while time.monotonic() < ends:
             self.check()
             try:
-                if httpx.get(url, timeout=2.0, trust_env=False).is_success:
+                if httpx.get(url, timeout=2.0, verify=trusted, trust_env=False).is_success:
                     return
             except httpx.HTTPError:
                 time.sleep(0.1)

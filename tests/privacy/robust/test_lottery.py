@@ -141,7 +141,7 @@ def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon
         shift = max(shift, (2 + 2 * n / (high - low)) / (size - n * (1 - (h - low) / (high - low))))
     mu = 0.9 * next(m for m in np.linspace(3, 0.01, 300) if delta_of_gaussian(m, epsilon) <= delta)
     test = Lottery(size, core, ladder(mu, epsilon, delta, 2))
-    mean = mean_at(size, 1.0, 1, low, high)
+    mean = mean_at(size, 1.0, "weighted", low, high)
     places, everyone, zero = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 1e9], np.ones(size, dtype=bool), np.zeros(1)
     known = {}
     for cohort in combinations_with_replacement(range(len(places)), size):

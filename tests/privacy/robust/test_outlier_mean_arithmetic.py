@@ -33,11 +33,11 @@ def near_shift(cohort_size, core, high):
 
 
 def wide_mean(cohort_size, core, radius=1.0):
-    return mean_at(cohort_size, radius, 2, floor_of(cohort_size), core - 1)
+    return mean_at(cohort_size, radius, "random", floor_of(cohort_size), core - 1)
 
 
 def near_mean(cohort_size, high, radius=1.0):
-    return mean_at(cohort_size, radius, 1, floor_of(cohort_size), high)
+    return mean_at(cohort_size, radius, "weighted", floor_of(cohort_size), high)
 
 
 def run(mean, rows, reference=None):

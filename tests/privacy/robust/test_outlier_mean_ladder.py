@@ -348,7 +348,7 @@ def test_unusable_and_far_answers_contribute_exactly_nothing(seed, value):
 def test_aggregates_lie_within_the_rounding_that_the_slack_allows(seed, offset, scale):
     rng = np.random.default_rng(seed)
     size, dimension = 200, 5
-    mean = mean_at(size, scale, 1, 100, 190)
+    mean = mean_at(size, scale, "weighted", 100, 190)
     rows = rng.normal(size=(size, dimension)) * 0.1
     rows[:, 0] += offset
     rows *= scale
