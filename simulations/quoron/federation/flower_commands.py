@@ -123,6 +123,10 @@ class FlowerConnection:
             finally:
                 process.terminate()
 
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in; needed with --enable-supernode-auth."""
+        self._flwr("supernode", "register", str(public_key), "here", "--format", "json")
+
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(
             [program("flwr"), *arguments], env=environment(self.home), capture_output=True, text=True, check=False
