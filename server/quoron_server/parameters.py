@@ -130,7 +130,7 @@ class Parameters(ABC):
 
     @property
     def poisson_sampling(self) -> bool:
-        """Whether each user joins a cohort by a coin of its own."""
+        """Whether users join a cohort independently, by Poisson sampling."""
         return False
 
     def long_once(self) -> bool:

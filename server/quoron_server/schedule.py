@@ -86,7 +86,7 @@ class Rounds:
     """Consecutive rounds alike: what they ask of how many users, and what they release."""
 
     count: int
-    cohort: int  # users asked in a round, as planned: expected ones where each joins by a coin of its own
+    cohort: int  # users asked in a round, as planned: the expected number under Poisson sampling
     task: Task  # of a round, for its size alone: its points are zero
     releases: tuple[RoundRelease, ...] = ()  # an object that stands in several `Rounds` of a run is one planned release
     often: int = 1  # a user is asked in so many of these rounds at most

@@ -4,6 +4,7 @@ from math import ceil, exp
 import numpy as np
 import pytest
 
+from privacy.references import OneNoise, laplace_tail
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.laplace_test import LaplaceTest
@@ -11,25 +12,9 @@ from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 
 
-class Steps:
-    """A stream with one noise."""
-
-    def __init__(self, noise):
-        self.noise = noise
-
-    def laplace_steps(self, scale, shape):
-        assert shape == 1
-        return np.array([self.noise])
-
-
-def tail(x, scale):
-    """P(Laplace(scale) >= x)."""
-    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
-
-
 def cells(scale, span):
     """P(⌊L⌋ = k) for k from -span to span - 1."""
-    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
+    return {k: laplace_tail(k, scale) - laplace_tail(k + 1, scale) for k in range(-span, span)}
 
 
 class TestLaplaceTest:
@@ -38,21 +23,21 @@ class TestLaplaceTest:
         for score in range(7, 50):
             for noise in range(-30, 30):
                 passes = Fraction(score + noise, 7) >= Fraction(5.1)
-                assert test.decide(score, Steps(noise)) == passes
+                assert test.decide(score, OneNoise(noise)) == passes
 
 
 class TestAboveThreshold:
     def test_a_score_passes_from_the_limit_on(self):
         test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
-        assert test.decide(70, 65, Steps(-5))
-        assert not test.decide(70, 65, Steps(-6))
+        assert test.decide(70, 65, OneNoise(-5))
+        assert not test.decide(70, 65, OneNoise(-6))
 
     def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
         # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
         size, b_threshold, b_score = 5, 4.0, 6.0
         step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
         law = cells(score_scale(b_threshold, size), 900)
-        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
+        high, low = (sum(p * laplace_tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
         assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
 
     @pytest.mark.parametrize("numbers", [(9, 6.0, 0.0, 1.0), (9, 6.0, 1.0, 0.0), (9, -1.0, 1.0, 1.0)])
@@ -82,7 +67,7 @@ class TestAboveThreshold:
             found = np.zeros(5)
             for k, chance in cells(narrow, 900).items():
                 for t, value in enumerate(values):
-                    passing = tail(base + k - value, wide)
+                    passing = laplace_tail(base + k - value, wide)
                     found[t] += chance * (1 - passing)
                     chance *= passing
                 found[4] += chance
@@ -101,5 +86,5 @@ class TestAboveThreshold:
         base = in_score_units(test.threshold, size) + 1
         wide, narrow = score_scale(b_score, size), score_scale(b_threshold, size)
         score = size * core + 2 * (size - 1) - 1
-        passing = sum(chance * tail(base + k - score, wide) for k, chance in cells(narrow, 400).items())
+        passing = sum(chance * laplace_tail(base + k - score, wide) for k, chance in cells(narrow, 400).items())
         assert passing <= 0.5 * exp(-m1 / b_threshold) + 0.5 * exp(-m2 / b_score)

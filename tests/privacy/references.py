@@ -1,4 +1,4 @@
-"""What tests compare with, in closed form: costs of messages of one user, and the longest rows that a μ allows."""
+"""What tests compare with, in closed form: costs of messages of one user, the longest rows of a μ, Laplace tails."""
 
 import math
 
@@ -42,3 +42,20 @@ def unit_for(mu: float, kind: str, adjacency: str = "replace-one", *, length: in
 def always(number: int) -> Trials:
     """So many trials, known to everybody: no more than composition in another dress, and priced as dear."""
     return Trials((*(0,) * (number - 1), 1 << 60), f"always {number}")
+
+
+class OneNoise:
+    """A stream whose every Laplace draw is this one."""
+
+    def __init__(self, noise: int) -> None:
+        self.noise = noise
+
+    def laplace_steps(self, scale: float, shape: int) -> np.ndarray:
+        """Return it."""
+        assert shape == 1
+        return np.array([self.noise])
+
+
+def laplace_tail(x: float, scale: float) -> float:
+    """P(Laplace(scale) >= x)."""
+    return 0.5 * math.exp(-x / scale) if x > 0 else 1 - 0.5 * math.exp(x / scale)

@@ -315,7 +315,7 @@ def test_a_json_file_comes_back_and_any_change_of_it_is_named(tmp_path):
     text = (tmp_path / "plan.json").read_text()
     laid_out = json.dumps(json.loads(text), indent=4)
     (tmp_path / "plan.json").write_text(laid_out)
-    assert folder.read_json("plan.json") == values | {"endless": None}  # an editor may lay it out anew
+    assert folder.read_json("plan.json") == values | {"endless": None}  # an editor may have laid it out
     for other in (text.replace("2.5", "2.25"), text.replace("sha256", "sha"), text[:-9], "", "[]", "1", "[" * 10**5):
         (tmp_path / "plan.json").write_text(other)
         with pytest.raises(RunError, match=r"plan.json as it was written"):

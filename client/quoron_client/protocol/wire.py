@@ -152,7 +152,7 @@ class Arriving(Generic[Message]):
         return self._kept is not None and self._length - self._here <= MOST
 
     def take(self, message: Message, allowed: Callable[[Long], int | None]) -> Message | None:
-        """Return a message as it is, or as it is once its end has followed; None while that is on its way.
+        """Return a message, with its end if that follows; None while that is on its way.
 
         `allowed` says of one without its end how many bytes that may have, or None where nothing is wanted of it: then
         it is dropped as it comes, and None. Raises WireError as the table says.

@@ -153,7 +153,7 @@ class OutlierMean:
     @property
     def kappa(self) -> int:
         """κ: answers are counted within κτ; of weights the one of less noise, of coins the one with a proof."""
-        return 1 if self.kind == "weighted" else 2
+        return {"weighted": 1, "random": 2}[self.kind]
 
     @property
     def sensitivity(self) -> float:

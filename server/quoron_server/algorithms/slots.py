@@ -3,7 +3,7 @@
     >>> partition(seed=1, users=6)
     array([4, 0, 1, 2, 5, 3])
 
-A no-show keeps its slot: nobody is moved, invited in its place, or asked again.
+A no-show keeps its slot: no user is moved, invited in its place, or asked again.
 """
 
 from functools import lru_cache

@@ -58,7 +58,7 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class HelpedRun:
-    """A run as the second server knows it, and as it is stored."""
+    """A run as the second server knows and stores it."""
 
     run: str
     coordinator: str  # fingerprint of its certificate's key
@@ -77,7 +77,7 @@ class HelpedRun:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredList:
-    """The list of a round, and what was said to it, as it is stored."""
+    """The stored list of a round, and what was answered to it."""
 
     run: str
     round: int

@@ -51,7 +51,7 @@ SUMS = Table(
         "round": "INTEGER NOT NULL",
         "chain": "BLOB NOT NULL",  # of all lists, as they were sent
         # What follows is erased when the round is committed.
-        "used": "BLOB",  # of all lists without those whom the second server left out, if nobody is now
+        "used": "BLOB",  # of all lists without those whom the second server left out, if none is now
         "total": "BLOB",  # of masked answers
         "answered": "INTEGER",
     },

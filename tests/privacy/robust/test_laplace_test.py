@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from privacy.references import OneNoise, laplace_tail
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import RandomStream, SeededNoise
@@ -26,22 +27,6 @@ from quoron_privacy.robust.outlier_mean import fitting, in_score_units, score_sc
 DELTA = 1e-6
 
 
-class Steps:
-    """A stream with one noise."""
-
-    def __init__(self, noise):
-        self.noise = noise
-
-    def laplace_steps(self, scale, shape):
-        assert shape == 1
-        return np.array([self.noise])
-
-
-def tail(x, scale):
-    """P(Laplace(scale) >= x)."""
-    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
-
-
 class TestLaplaceTest:
     def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
         test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
@@ -50,11 +35,11 @@ class TestLaplaceTest:
         limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
         for score in range(20, 401):
             for other in range(max(20, score - 38), min(400, score + 38) + 1):
-                p, q = tail(limit - score, scale), tail(limit - other, scale)
+                p, q = laplace_tail(limit - score, scale), laplace_tail(limit - other, scale)
                 assert p <= claimed * q
                 assert 1 - p <= claimed * (1 - q)
-        assert test.decide(400, Steps(-100))
-        assert not test.decide(400, Steps(-101))
+        assert test.decide(400, OneNoise(-100))
+        assert not test.decide(400, OneNoise(-101))
 
     def test_threshold_and_scale_are_rounded_up(self):
         for average, size in ((0.1, 10), (1 / 3, 3), (700.0, 1000), (5.1, 7)):

@@ -45,7 +45,7 @@ Sampling = Literal[
     "everybody",  # all n users in each of T releases
     "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
     "without-replacement",  # a fresh uniform K-subset each time, kept secret
-    "poisson",  # each user by a coin of its own, with test="clip" alone
+    "poisson",  # users join independently, with test="clip" alone
 ]
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 

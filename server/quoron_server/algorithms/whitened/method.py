@@ -580,8 +580,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
         Of squares a gradient is linear along a step. Few users far out may bend more than looks, which clip them, tell.
         """
-        step, before = state.point - state.points[state.round - 1], state.round - 1
-        fell, rises = -float(state.gradients[before] @ step), float(found @ step)
+        before = state.round - 1
+        pull = self.parameters.ridge * state.transform.T @ state.transform  # of a ridge, which releases are without
+        step, start = state.point - state.points[before], state.gradients[before] + pull @ state.points[before]
+        fell, rises = -float(start @ step), float((found + pull @ state.point) @ step)
         noise = math.sqrt((variance + float(state.variances[before])) * float(step @ step))
         return state.pace * fell / (fell + rises) if 0 < fell < rises - OVERSHOT * noise else state.pace
 
