@@ -4,6 +4,7 @@
     python benchmarks/curves.py > lines.jsonl      # all tables, ε = 1, 4, 8, two splits: half an hour
     python benchmarks/curves.py --table colleges --epsilon 4 --splits 5
     python benchmarks/curves.py --table line-2000 --table bend-2000 --rate 0.01        # 1 % of labels, declared
+    python benchmarks/curves.py --table line-2000 --rate 0.01 --undeclared             # the same, estimated by `auto`
     python benchmarks/curves.py --summary lines.jsonl
 
 A line has AUC, or the root mean square, on a fifth of the users: `gain` is what a model has over the linear one, of
@@ -34,6 +35,8 @@ from quoron.simulation.problem import bent
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import LeastSquares, Logistic
+from quoron_privacy.counts.data_quality import looked_at
+from quoron_privacy.counts.private_bounds import EstimatedBounds, share_for
 from quoron_privacy.errors import QuoronError
 
 MADE = ("line", "bend", "xor", "wide", "alike", "tails")
@@ -108,6 +111,16 @@ def people_of(task: Task, frame: pd.DataFrame, split: int, curves: int, pairs: i
     return from_table(frame[[*encoding.columns, task.user]], encoding, **given)
 
 
+def bought(people: TablePopulation, epsilon: float, split: int) -> tuple[float, float]:
+    """The rate of positive labels as `auto` estimates it, and the ε that this leaves."""
+    sizes: dict[str, Any] = {"columns": 0, "names": 1, "epsilon": epsilon, "delta": 1e-6}
+    share = share_for(users=people.users, **sizes)
+    paid = EstimatedBounds.calibrate(users=looked_at(people.users), share=share, **sizes)
+    error = paid.errors(columns=0, names=1).names / paid.users
+    rate = float((people.training.labels > 0).mean()) + error * np.random.default_rng(split).standard_normal()
+    return float(np.clip(rate, min(2 * error, 0.5), max(1 - 2 * error, 0.5))), paid.rest_epsilon
+
+
 def degrees(asked: str, task: Task, users: int, epsilon: float, rate: float | None) -> tuple[int, int]:
     """Curves and pairs of a model in one word."""
     words = {each.column: [*each.categories] for each in task.features if isinstance(each, Categorical)}
@@ -141,30 +154,37 @@ def boosted(people: TablePopulation) -> float:
     return max(figures)
 
 
-def lines(name: str, epsilons: list[float], splits: int, rate: float | None) -> Iterator[dict[str, Any]]:
-    """A line for each split and ε: the linear model's figure, and what others have over it."""
+def lines(
+    name: str, epsilons: list[float], splits: int, had: float | None, rate: float | None
+) -> Iterator[dict[str, Any]]:
+    """A line for each split and ε: the linear model's figure, and what others have over it; `had` of made tables."""
     for split in range(splits):
-        task, frame = read(name, split, rate or 0.5)
+        task, frame = read(name, split, had or 0.5)
         straight = people_of(task, frame, split, 1, 0)
         best = boosted(straight)
         for epsilon in epsilons:
             line: dict[str, Any] = {"table": name, "split": split, "users": straight.users, "epsilon": epsilon}
-            done: dict[tuple[int, int], float] = {}
+            done: dict[tuple[tuple[int, int], float], float] = {}
             for asked in MODELS:
-                bends = degrees(asked, task, straight.users, epsilon, rate)
-                if bends not in done:
+                known, left = rate, epsilon
+                even = degrees(asked, task, straight.users, epsilon, 0.5) if asked == "auto" else (1, 0)
+                if rate is None and not task.label_range and even != (1, 0):
+                    known, left = bought(straight, epsilon, split)
+                bends = degrees(asked, task, straight.users, left, known)
+                if (bends, left) not in done:
                     people = people_of(task, frame, split, *bends)
                     try:
-                        plan = plan_of(people, "whitened-tracking", epsilon)
+                        plan = plan_of(people, "whitened-tracking", left)
                     except QuoronError as error:
                         line[f"{asked} refused"] = str(error)[:80]
                         continue
-                    done[bends] = score(people.test_metrics(model(people, plan, split)))
-                unit = -done[1, 0] if task.label_range else 1.0
-                line |= {asked: round(done[bends], 4), f"{asked} gain": round((done[bends] - done[1, 0]) / unit, 4)}
-                line[f"{asked} bends"] = bends
-            if (1, 0) in done:
-                yield line | {"boosting gain": round((best - done[1, 0]) / (-done[1, 0] if task.label_range else 1), 4)}
+                    done[bends, left] = score(people.test_metrics(model(people, plan, split)))
+                figure, linear = done[bends, left], done[(1, 0), epsilon]
+                gain = (figure - linear) / (-linear if task.label_range else 1.0)
+                line |= {asked: round(figure, 4), f"{asked} gain": round(gain, 4), f"{asked} bends": bends}
+            if ((1, 0), epsilon) in done:
+                linear = done[(1, 0), epsilon]
+                yield line | {"boosting gain": round((best - linear) / (-linear if task.label_range else 1), 4)}
 
 
 def summary(found: list[dict[str, Any]]) -> None:
@@ -190,12 +210,14 @@ def main() -> None:
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--rate", type=float, help="of positive labels, declared; of a made table that it has as well")
+    parser.add_argument("--undeclared", action="store_true", help="made tables have the rate, but nobody declares it")
     parser.add_argument("--summary", type=Path, help="lines of earlier runs")
     chosen = parser.parse_args()
     if chosen.summary:
         return summary([json.loads(line) for line in chosen.summary.read_text(encoding="utf-8").splitlines()])
     for name in chosen.table or TASKS:
-        for line in lines(name, chosen.epsilon or [1.0, 4.0, 8.0], chosen.splits, chosen.rate):
+        declared = None if chosen.undeclared else chosen.rate
+        for line in lines(name, chosen.epsilon or [1.0, 4.0, 8.0], chosen.splits, chosen.rate, declared):
             print(json.dumps(line), flush=True)
     return None
 

@@ -12,9 +12,11 @@ import quoron
 from quoron.config import parse
 from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
+from quoron.training import estimated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
-from quoron_privacy.errors import ConfigError, DataError, UsageError
+from quoron_privacy.counts.private_bounds import EstimatedBounds
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
 BENT = COLUMNS | {"curves": 3, "pairs": 2}
@@ -172,11 +174,12 @@ model = "curves"
         (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
         (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
         (2_000, ("population.model=linear",), (1, 0)),
-        (50_000, ("population.model=auto",), (6, 4)),  # 0.83 n / 20 4 r (1 - r), r = 0.1, and 200 at most
-        (6_000, ("population.model=auto",), (4, 2)),  # 90
-        (2_000, ("population.model=auto",), (4, 0)),  # 30
-        (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 80
+        (50_000, ("population.model=auto",), (6, 4)),  # n / 27 4 r (1 - r), r = 0.1, and 200 at most
+        (6_000, ("population.model=auto",), (4, 2)),  # 80
+        (2_000, ("population.model=auto",), (4, 0)),  # 27
+        (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 71
         (2_000, ("population.model=auto", "problem.label_rate=[0.01, 0.5]"), (1, 0)),  # 3
+        (1_000, ("population.model=auto", "problem.label_rate=0.5"), (4, 0)),  # 37
         (100, ("population.model=auto",), (1, 0)),
         (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:300]' = [0, 1] }"), (1, 0)),
         (10**6, ("population.columns.numeric={ 'x[0:300]' = [0, 1] }",), (4, 0)),  # not 45,150 products
@@ -202,7 +205,7 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(users, 1.0, 5) for users in some] == sorted(
         (numbers(users, 1.0, 5) for users in some), reverse=True
     )
-    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [4, 3, 2, 1]
+    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [4, 3, 2, 2]
     assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 2, 4]
 
 
@@ -221,6 +224,69 @@ def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd
     many = {"adjacency": "zero-out", "settings": ["population.users=100_000"], "epsilon": 0.02, "dry_run": True}
     planned = quoron.train(own, columns=COLUMNS, **declared | many)
     assert planned.plan.problem.dimension == runs[0].model.encoding.dimension  # of 2,000 it would be 7
+
+
+def test_auto_estimates_the_share_of_a_label_s_classes_for_a_part_of_epsilon_and_bends_by_it(
+    people: pd.DataFrame, tmp_path: Path
+) -> None:
+    own = people.drop(columns="height").head(2400)
+    asked: dict[str, Any] = QUICK | {"label": "ill", "columns": COLUMNS, "model": "auto"}
+    run = quoron.train(own, **asked, out=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", progress=False)
+    found = parse((tmp_path / "run" / "declared.toml").read_text())
+    assert found.problem.label_rate == pytest.approx(own.ill.mean(), abs=0.1)
+    assert "of the rarer class" in run.summary.estimates[0].value
+    numbers = run.model.weights.size
+    declared = quoron.train(own, **asked, settings=["problem.label_rate=0.5"], dry_run=True).plan
+    assert declared.guarantee.estimates is None
+    assert declared.problem.dimension == numbers
+    assert (found.population.columns.curves, found.population.columns.pairs) == (6, 4)  # type: ignore[union-attr]
+    forecast = quoron.train(own, **asked, dry_run=True)  # knows no rate, and costs the same
+    paid = forecast.plan.guarantee.estimates
+    assert paid is not None
+    assert (paid.columns, paid.names) == (0, 1)
+    assert 0.01 <= paid.share < 0.1
+    assert f"Estimated with {paid.share:.2g}" in (tmp_path / "run" / "declared.toml").read_text()
+    assert forecast.plan.problem.dimension < numbers
+    remarks = " ".join(forecast.remarks)
+    assert "1 fact of the table is not declared: estimating it takes" in remarks
+    assert "a rarer class of 10 % of labels" in remarks
+    assert quoron.plan(own, **asked).plan.guarantee.estimates == paid
+    simulated = quoron.simulate(own, **asked, out=tmp_path / "simulated", progress=False)
+    assert simulated.plan.guarantee.epsilon < 8.0  # what the estimate leaves
+    assert simulated.model.encoding.pairs == 4
+
+
+def test_no_rate_is_paid_for_where_it_could_not_bend_a_model_or_a_method_cannot_share_its_epsilon(
+    people: pd.DataFrame,
+) -> None:
+    asked: dict[str, Any] = QUICK | {"columns": COLUMNS, "model": "auto", "dry_run": True}
+    own, numbers = people.drop(columns="height"), people.drop(columns="ill")
+    without = {key: value for key, value in asked.items() if key != "dry_run"}
+    for few in (quoron.train(own.head(60), label="ill", **asked), quoron.plan(own.head(60), label="ill", **without)):
+        assert few.plan.guarantee.estimates is None
+    label = {"column": "height", "range": [0, 1]}
+    assert quoron.train(numbers, label=label, **asked).plan.guarantee.estimates is None
+    with pytest.raises(Infeasible):  # and no word of estimates
+        quoron.train(own, label="ill", algorithm="filtered-sgd", **asked)
+
+
+@pytest.mark.parametrize(
+    ("votes", "rate"),
+    [
+        ({"0": 900, "1": 100}, 0.1),
+        ({"no": 600, "Yes": 400}, 0.4),
+        ({"Yes": 600, "no": 400}, 0.6),
+        ({"10": 700, "9": 300}, 0.7),
+        ({"False": 950}, 0.05),
+        ({"ill": 950}, 0.95),
+        ({"ill": 500}, None),  # of so many words none is one of two classes
+        ({"a": 500, "b": 300, "c": 200}, None),
+    ],
+)
+def test_an_estimated_rate_is_that_of_the_second_class(votes: dict[str, float], rate: float | None) -> None:
+    paid = EstimatedBounds.calibrate(users=1_000, columns=0, names=1, epsilon=8.0, delta=1e-6, share=0.5)
+    found = estimated._rate({"names": [*votes.items()]}, paid, [1.0])
+    assert found == (rate if rate is None else pytest.approx(rate))
 
 
 def test_curves_and_a_model_beside_them_are_two_values_of_one_thing(people: pd.DataFrame) -> None:

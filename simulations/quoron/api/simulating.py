@@ -22,7 +22,7 @@ from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison, Request
-from quoron.simulation.problem import Setup, problem_for_real, setup
+from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
@@ -163,8 +163,8 @@ def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
 
 def _planned(config: Config, frame: Frame) -> Plan:
     """Return the plan of a simulation, and what other algorithms would do."""
-    if is_wanted(config, simulated=True):
-        return training.forecast(config, Path.cwd(), frame)
+    if _estimates(config) and (forecast := training.forecast(config, Path.cwd(), frame)) is not None:
+        return forecast
     table, narrowed = needed(frame, config)
     planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
     return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
@@ -172,9 +172,12 @@ def _planned(config: Config, frame: Frame) -> Plan:
 
 def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
     """Return a configuration with private bounds, with noise of the simulation's seed, and a remark."""
-    if not is_wanted(config, simulated=True):
-        return config, ""
-    return training.simulated(config, Path.cwd(), frame)
+    return training.simulated(config, Path.cwd(), frame) if _estimates(config) else (config, "")
+
+
+def _estimates(config: Config) -> bool:
+    """Return whether a simulation estimates something first, as a real run does."""
+    return is_wanted(config, simulated=True) or (rate_is_wanted(config) and not is_wanted(config))
 
 
 @entry_point

@@ -264,26 +264,32 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
 
 
 BENT = ((6, 4), (4, 2), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
-RULES = {"linear": (BENT[-1:], 1, np.inf), "curves": (BENT[:-1], 5, np.inf), "auto": (BENT, 20, 200)}  # see `bent`
-RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do
+# What may be, n μ for each number, the largest μ that counts, the most numbers: see `bent`.
+RULES = {
+    "linear": (BENT[-1:], 1, np.inf, np.inf),
+    "curves": (BENT[:-1], 5, np.inf, np.inf),
+    "auto": (BENT, 20, 20 / 27, 200),  # with fewer than 27 users for each number curves lost .02 of AUC on lines
+}
+RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do, where nobody estimates it
 
 
 def bent(config: Config, users: int) -> Config:
     """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
 
     Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 20,
-    and 200. Of classes of rate r, n is n 4 r (1 - r): noise hides a rare label first.
+    n / 27 and 200. Of classes of rate r, n is n 4 r (1 - r): noise hides a rare label first.
     """
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
         return config
     if (table.columns.curves, table.columns.pairs) != (1, 0):
         raise ConfigError(f"Expected population.model={asked!r} or columns.curves and pairs, got both. Leave one out.")
-    loss, (degrees, room, widest) = loss_of(config), RULES[asked]
+    loss, (degrees, room, counted, widest) = loss_of(config), RULES[asked]
     usual = RARE if asked == "auto" and isinstance(loss, Classification) else 0.5
     rates = rate if isinstance(rate, tuple) else (usual if rate is None else rate,)
     spread = min(4 * share * (1 - share) for share in rates)
-    most = min(users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / room, widest)
+    mu = min(mu_for(config.privacy.epsilon, config.privacy.delta), counted)
+    most = min(users * spread * mu / room, widest)
     for curves, pairs in degrees:
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
         found = config.but(population={"columns": columns, "model": None})
@@ -291,6 +297,13 @@ def bent(config: Config, users: int) -> Config:
             if encoding_of(cast(configs.TableSection, found.population), loss).dimension * loss.outputs <= most:
                 break
     return found
+
+
+def rate_is_wanted(config: Config) -> bool:
+    """Return whether `bent` needs the rate of a label of two classes, which nobody has declared."""
+    table = config.population
+    wanted = isinstance(table, configs.TableSection) and table.model == "auto" and table.label is not None
+    return wanted and config.problem.label_rate is None and isinstance(loss_of(config), Classification)
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:

@@ -14,6 +14,7 @@ from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME, write
+from quoron.simulation import wildcards
 from quoron.simulation.problem import encoding_of, loss_of, with_columns
 from quoron.simulation.wildcards import KINDS, roles
 from quoron_client.data.formats import SAID, format_of, is_table
@@ -55,7 +56,7 @@ def described(
         one_value((where, stands), *layers_of(layers))
     config = configs.from_tree(overlay(tree, layers))
     if base is None:
-        return with_columns(config, Path.cwd(), frame), name, frame
+        return wildcards.with_columns(config, Path.cwd(), frame), name, frame
     return configs.located(config, base), name, frame
 
 
@@ -145,6 +146,7 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     from quoron.data.declared_types import check_types  # they bring pyarrow
     from quoron_client.data import tables
 
+    config = with_columns(config, Path.cwd(), frame)
     section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")

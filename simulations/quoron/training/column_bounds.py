@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from quoron.data.user_rows import first_rows, most_rows
 from quoron_client.data import columns
+from quoron_client.data.encoding import AnyLabel
 from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.data_quality import looked_at
@@ -38,27 +39,36 @@ from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import LEAST_EPSILON
 
 Integers = NDArray[np.int64]
-What = Literal["number", "year", "date", "category", "any", "label", "items"]
+What = Literal["number", "year", "date", "category", "any", "label", "rate", "items"]
 CENTURIES = 1900.0, 2100.0  # within which years are distinguished
 Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A fact to estimate: the range of a number, the values of a category, any of these; a label, or rows a user."""
+    """A fact to estimate: the range of a number, the values of a category, any of these; a label, or rows a user.
+
+    Of a label that is declared it is the `rate` of its two classes, which `label` tells apart.
+    """
 
     column: str
     what: What
+    label: AnyLabel | None = None
 
     @property
     def may_be_number(self) -> bool:
         """Whether numbers are looked at."""
-        return self.what != "category"
+        return self.what not in ("category", "rate")
 
     @property
     def may_be_text(self) -> bool:
         """Whether names are."""
-        return self.what in ("category", "any", "label")
+        return self.what in ("category", "any", "label", "rate")
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is of the label."""
+        return self.what in ("label", "rate")
 
 
 def planned(
@@ -123,7 +133,7 @@ def typical_items(found: Mapping[str, Any]) -> int:
 
 def spelt(want: Want, found: Released) -> bool:
     """Return whether it is a label of words, by the first release: its classes are names, however many."""
-    return want.what == "label" and found[want.column].get("kind", "text") == "text"
+    return want.is_label and found[want.column].get("kind", "text") == "text"
 
 
 def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
@@ -210,7 +220,11 @@ class _Crowd:
         return marks(values, self.seat, self.many, kinds)
 
     def _names(self, want: Want) -> dict[str | int, int]:
-        codes, names = text_codes(self.table, want.column)
+        if want.label is None:
+            codes, names = text_codes(self.table, want.column)
+        else:
+            signs = want.label.of(self.table)
+            codes, names = np.where(np.isnan(signs), np.nan, signs > 0), ["0", "1"]
         own, _ = marks(codes, self.seat, self.many)
         return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
 

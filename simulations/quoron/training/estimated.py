@@ -33,7 +33,7 @@ from quoron.evaluation.scores import held_users
 from quoron.paths import dataset
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.run_folder import Identity
-from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
+from quoron.simulation.problem import RARE, bent, encoding_of, loss_of, make_domain, rate_is_wanted
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
 from quoron.simulation.wildcards import WILD, left_out, meant, roles, source_of, unread, with_columns
@@ -127,8 +127,13 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     said = (given.numeric, given.hashed, given.dates, [name for name, some in given.categorical.items() if some])
     if left and not (features or known or any(said)):
         raise ConfigError(f"Expected features, got none. {' '.join(left)}")
-    items = Want("items per user", "items") if config.population.items_per_user is None else None
-    label = _wanted_label(section, source.schema)
+    some, items = bool(estimated_columns(section)), None
+    if some and section.items_per_user is None:
+        items = Want("items per user", "items")
+    label = _wanted_label(section, source.schema) if some else None
+    if label is None and section.label is not None and rate_is_wanted(config):
+        read = section.label.read()
+        label = Want(read.column, "rate", read)
     if label is not None:
         columns.check(source.empty([label.column]), label.column)
     return Wanted(tuple(features), known, label, items, tuple(left))
@@ -249,7 +254,7 @@ class Found:
         if not (ends or categories or dates or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
-        if asked.label is not None:
+        if asked.label is not None and asked.label.what == "label":
             label, rare = _label(asked.label.column, released[asked.label.column], paid, own)
             if text and not label:
                 label = _spelt([word for word, _ in released[asked.label.column]["names"]])
@@ -277,15 +282,15 @@ class Declarations:
             EstimatedBound(
                 each.column,
                 self._value(each),
-                errors.names / self.found.weights[each.what != "label"] if self._named(each) else errors.cells,
+                errors.names / self.found.weights[not each.is_label] if self._named(each) else errors.cells,
             )
-            for each in sorted(self.wanted.all, key=lambda each: each.what != "label")
+            for each in sorted(self.wanted.all, key=lambda each: not each.is_label)
         )
 
     @property
     def columns(self) -> frozenset[str]:
         """Those whose range or values were estimated."""
-        return frozenset(each.column for each in self.wanted.all)
+        return frozenset(each.column for each in self.wanted.all if each.what != "rate")
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -306,12 +311,18 @@ class Declarations:
         return "\n".join([*head, text]) + "\n"
 
     def _named(self, want: Any) -> bool:
-        return want.column in self.found.categories or (want.what == "label" and "classes" in self.found.label)
+        label = want.what == "rate" or (want.what == "label" and "classes" in self.found.label)
+        return label or want.column in self.found.categories
 
     def _value(self, want: Any) -> str:
         found, column = self.found, want.column
         if want.what == "items":
             return str(found.items)
+        if want.what == "rate":
+            rate = found.rate
+            return (
+                "no share of its classes" if rate is None else f"{100 * min(rate, 1 - rate):.2g} % of the rarer class"
+            )
         if want.what == "label":
             said = (f"{key} = {_short(value)}" for key, value in found.label.items())
             return ", ".join(said) or "0 and 1, or false and true"
@@ -379,7 +390,7 @@ def _label(
         )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
-        classes = sorted(names, key=lambda each: (each.casefold(), each))  # of Yes and no the second is Yes
+        classes = sorted(names, key=_as_classes)
         found = {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(classes)}
         return found, _numbers(column, names)
     if len(names) == 1 and held >= MOST * there:
@@ -405,6 +416,11 @@ def _label(
     )
 
 
+def _as_classes(name: str) -> tuple[str, str]:
+    """What words of a label are sorted by: of Yes and no the second is Yes."""
+    return name.casefold(), name
+
+
 def _numbers(column: str, names: Sequence[str]) -> list[str]:
     """That classes are numbers, perhaps a quantity of few values; nothing of 0, 1, ..., as programs number classes."""
     values = sorted(columns.parsed(each) for each in names)
@@ -418,13 +434,17 @@ def _numbers(column: str, names: Sequence[str]) -> list[str]:
 
 
 def _rate(said: Mapping[str, Any], paid: EstimatedBounds, own: Sequence[float]) -> float | None:
-    """Return the share of one of two classes, as far as it is seen; None of other labels."""
-    votes = [vote for _, vote in said.get("names", [])]
-    there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
+    """Return the share of the second of two classes, as far as it is seen; None of other labels."""
+    names, votes = [word for word, _ in said.get("names", [])], [vote for _, vote in said.get("names", [])]
+    missing = said["votes"][_MISSING] if "votes" in said else 0.0
+    there = sum(votes) if len(votes) == 2 else max(paid.users - missing, 1.0)
     if not 1 <= len(votes) <= 2 or not (len(votes) == 2 or votes[0] >= MOST * there):
         return None
     least = min(2 * paid.errors(columns=paid.columns, names=1).names / own[0] / there, 0.5)
-    return float(min(max(votes[0] / there, least), 1 - least))
+    share = float(min(max(votes[0] / there, least), 1 - least))
+    if len(names) == 2:
+        return share if names[0] == str(integers(sorted(names, key=_as_classes))[-1]) else 1 - share
+    return 1 - share if names[0].lower() in ("0", "-1", "false") else share
 
 
 def _spelt(names: Sequence[str]) -> dict[str, Any]:
@@ -467,8 +487,11 @@ class Undeclared:
 
 def prepared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
-) -> tuple[Undeclared, Plan]:
-    """The table, and the forecast that its run is charged by. Raises what `hold` raises, and what `choose` does."""
+) -> tuple[Undeclared, Plan] | None:
+    """The table, and the forecast that its run is charged by; None where all that is missing is a rate of no use.
+
+    Raises what `hold` raises, and what `choose` does.
+    """
     section = check_section(config)
     frame = frame.read_all() if isinstance(frame, pa.RecordBatchReader) else frame  # which can be read only once
     source = source_of(section, base, frame)
@@ -476,10 +499,22 @@ def prepared(
     with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
         found, owners, people = _whose(section, base, source, frame)
     users = slots(config, found)
+    if asked.label is not None and asked.label.what == "rate" and not _bends(config, asked, users):
+        asked = replace(asked, label=None)
+    if not asked.all:
+        return None
     planned, widest, paid = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
     known = source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest, paid
     return Undeclared(*known), planned
+
+
+def _bends(config: Config, asked: Wanted, users: int) -> bool:
+    """Return whether so many users get curves where half of the labels are positive: else the rate says nothing."""
+    even = _guessed(config, asked, 1).but(problem={"label_rate": 0.5})
+    table = bent(even, users - held_users(users, config.train.holdout)).population
+    assert isinstance(table, TableSection)
+    return table.columns.curves > 1
 
 
 def narrowest(config: Config, base: Path, frame: Any) -> tuple[Problem, Callable[[Config, Problem], RunPlan]]:
@@ -526,7 +561,7 @@ def forecast(
 
     plan, widest = at(1), WIDEST if any(feature.what != "number" for feature in asked.features) else 1
     privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
-    if asked.label is not None:  # whatever of it is found, its held-out users are enough
+    if asked.label is not None and asked.label.what == "label":  # whatever is found, its held-out users are enough
         evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), estimates=True)
     while widest > 1:
         try:
@@ -628,7 +663,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     }
     if found.label:
         tree["population"]["label"] |= found.label
-    if "missing" not in section.columns.model_fields_set:
+    if estimated_columns(section) and "missing" not in section.columns.model_fields_set:
         given["missing"] = "midpoint"
     if found.items is not None:
         tree["population"]["items_per_user"] = found.items
@@ -649,13 +684,15 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
 
 def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Plan:
     """Return the forecast with what is estimated, in words."""
+    number = len(asked.all)
+    few, them = ("1 fact of the table is", "it") if number == 1 else (f"{number} facts of the table are", "them")
     remarks = [
-        f"{len(asked.all)} facts of the table are not declared: estimating them takes {100 * paid.share:.3g} % of what "
-        f"ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for training, "
-        "whatever is found."
+        f"{few} not declared: estimating {them} takes {100 * paid.share:.3g} % of what ε pays for, which leaves "
+        f"epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for training, whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
-    taken = ["a label of two classes"] * (asked.label is not None)
+    label = None if asked.label is None else asked.label.what
+    taken = {None: [], "label": ["a label of two classes"]}.get(label, [f"a rarer class of {100 * RARE:g} % of labels"])
     taken += [f"{low:,} numbers, the fewest"] * (high > low)
     if taken:
         most = f"; {high:,} at most" if high > low else ""

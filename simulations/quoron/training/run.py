@@ -36,7 +36,7 @@ from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import MODEL, RECORD, Identity, RunFolder
 from quoron.simulation.problem import problem as problem_of
-from quoron.simulation.problem import with_columns
+from quoron.simulation.problem import rate_is_wanted, with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
@@ -89,7 +89,7 @@ def prepare(
         complete = _released(folder) is not None
     kept = Identity.kept(folder, RECORD)
     table = config, base, kept or Identity.fresh(name), frame, assumptions
-    prepared: AnyPrepared = _undeclared(*table) if is_wanted(config) else _planned(*table, begun=kept is not None)
+    prepared: AnyPrepared = _undeclared(*table) or _planned(*table, begun=kept is not None)
     if folder is not None and complete:
         raise _complete(folder)
     prepared.run.check()
@@ -120,17 +120,24 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     return model, plan, len(events)
 
 
-def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
-    """What a run would promise and cost of which something is estimated, with no account asked. Raises as `prepare`."""
-    return _of_simulation(config, base, frame).planned
+def forecast(config: Config, base: Path, frame: Any = None) -> Plan | None:
+    """What a run would promise and cost of which something is estimated, with no account asked; None for another.
+
+    Raises as `prepare`.
+    """
+    prepared = _of_simulation(config, base, frame)
+    return None if prepared is None else prepared.planned
 
 
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
     """The configuration of a simulation with what a real run would buy, with noise from its seed; and that in words.
 
-    Its promise is what the estimates leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
+    Its promise is what the estimates leave; where nothing is estimated all stays as it is. Raises what `prepare` does;
+    NothingReleased where nothing could be trained.
     """
     prepared = _of_simulation(config, base, frame)
+    if prepared is None:
+        return config, ""
     paid = prepared.scene.paid
     released, _ = estimating.release(prepared.scene, SeededNoise(config.run.seed))
     estimates, found = estimating.read(prepared, released)
@@ -143,7 +150,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     return found, " ".join([remark, *estimates.left_out])
 
 
-def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared]":
+def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared] | None":
     """Return a run of which something is estimated first, planned without held-out users: a simulation has its own."""
     identity = Identity("simulation", config.run.seed, "")
     return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
@@ -156,10 +163,16 @@ def _parts(config: Config, users: int, noise: NoiseSource) -> tuple[NDArray[np.i
 
 def _undeclared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
-) -> "Prepared[Undeclared]":
-    """Return a run of which something is estimated first, with the forecast that it is charged by."""
-    scene, planned = estimating.prepared(config, base, identity, frame, assumptions)
-    return _prepared(config, scene, planned, config.digest(), identity)
+) -> "Prepared[Undeclared] | None":
+    """Return a run of which something is estimated first, with the forecast that it is charged by; None for others.
+
+    A rate alone is not estimated for a method that is not Gaussian as a whole.
+    """
+    found, named = None, config.algorithm.name
+    able = named not in ALGORITHMS or ALGORITHMS[named].may_be_gaussian
+    if is_wanted(config) or (able and rate_is_wanted(config)):
+        found = estimating.prepared(config, base, identity, frame, assumptions)
+    return None if found is None else _prepared(config, *found, config.digest(), identity)
 
 
 def _planned(
