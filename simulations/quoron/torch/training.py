@@ -61,6 +61,7 @@ from quoron.training.rows import (
 )
 from quoron_client.protocol.questions import ANSWERED, Answers, Question, plain
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Sums
@@ -359,22 +360,37 @@ class ModuleRows:
     def sums(self, question: Question, users: Users, start: Vector, noise: NoiseSource, largest: float) -> Sums:
         """Return what the question's reduction is of the answers of `users`, from points that count from `start`."""
         task = plain(question.task)
-        assert isinstance(question.reduction, ClippedSum)
-        if len(task.points) == 1 and task.weights[0] == 1 and task.centre is None:
-            parts = self._rows(question.round, users, start + task.points[0], noise, CACHED)
-        else:
+        reduction = question.reduction
+        assert isinstance(reduction, ClippedSum)
+        if len(task.points) != 1 or task.weights[0] != 1 or task.centre is not None:
             given, less = zip(task.points, task.weights, strict=True), 0.0 if task.centre is None else task.centre
             rows = [weight * self._made(question.round, users, start + point, noise) for point, weight in given]
-            parts = iter((reduce(torch.add, rows) - torch.as_tensor(less).to(self._rows_on),))
-        return reduce(add, (self.summed(rows, question.reduction, largest) for rows in parts))
+            return self.summed(reduce(torch.add, rows) - torch.as_tensor(less).to(self._rows_on), reduction, largest)
+        made: list[Sums] = []  # exact, in any order
+
+        def add_piece(rows: Callable[[], torch.Tensor]) -> None:
+            made.append(self.summed(rows(), reduction, largest))
+
+        pieces = self._pieces(question.round, users, start + task.points[0], noise, CACHED)
+        if self.one_by_one or self._rows_on == "cuda":
+            for piece in pieces:
+                add_piece(piece)
+        else:
+            at_once([partial(add_piece, piece) for piece in pieces], torch.get_num_threads())
+        return reduce(add, made)
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
         """Return rows in float64."""
-        (rows,) = self._rows(round_, users, point, noise, max(1, len(users)) * len(point))
+        (rows,) = (piece() for piece in self._pieces(round_, users, point, noise, max(1, len(users)) * len(point)))
         return rows
 
-    def _rows(self, round_: int, users: Users, point: Vector, noise: NoiseSource, most: int) -> Iterator[torch.Tensor]:
-        """Yield rows in float64, user after user: about `most` numbers at once, or on a GPU all of them."""
+    def _pieces(
+        self, round_: int, users: Users, point: Vector, noise: NoiseSource, most: int
+    ) -> Iterator[Callable[[], torch.Tensor]]:
+        """Yield what makes rows in float64, user after user: about `most` numbers at once, or on a GPU all of them.
+
+        Where users are computed one by one each is to be called before the next is asked for.
+        """
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
@@ -387,15 +403,19 @@ class ModuleRows:
                 together = self._answers(self._gradients, minibatches, slice(None), start, moved)
             step = len(users) if self._rows_on == "cuda" else max(1, most // len(point))
             for first in range(0, len(users), step):
-                some = users[first : first + step]
-                rows = torch.empty((len(some), len(point)), dtype=torch.float64, device=self._rows_on)
-                if not self.one_by_one:
-                    _write(rows, {name: each[first : first + step] for name, each in together.items()})
-                for place in range(len(rows)) if self.one_by_one else ():
-                    if self._draws:
-                        torch.manual_seed(seeds[first + place])  # dice of a user's own
-                    _write(rows[place], self._answers(self._gradient, minibatches, first + place, start, start))
-                rows[np.flatnonzero(self._counts[some] == 0).tolist()] = 0.0
+
+                def rows(first: int = first) -> torch.Tensor:
+                    some = users[first : first + step]
+                    found = torch.empty((len(some), len(point)), dtype=torch.float64, device=self._rows_on)
+                    if not self.one_by_one:
+                        _write(found, {name: each[first : first + step] for name, each in together.items()})
+                    for place in range(len(found)) if self.one_by_one else ():
+                        if self._draws:
+                            torch.manual_seed(seeds[first + place])  # dice of a user's own
+                        _write(found[place], self._answers(self._gradient, minibatches, first + place, start, start))
+                    found[np.flatnonzero(self._counts[some] == 0).tolist()] = 0.0
+                    return found
+
                 yield rows
 
     def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
