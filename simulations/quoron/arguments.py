@@ -80,6 +80,14 @@ class TrainingArguments(PlanArguments, total=False):
     out: str | Path | None
 
 
+class ReleaseArguments(TypedDict, total=False):
+    """The arguments of every release outside of a run that say whose budget it is charged to."""
+
+    population: str | None  # whose privacy budget; None: "everyone"
+    ledger: str | Path | None  # in which file
+    seed: int | None  # SIMULATED: of all noise
+
+
 def sections(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration that arguments stand for, but for those that describe a table.
 
