@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from quoron.data.user_rows import group
 from quoron.data.users import (
     ALL_HONEST,
-    Beside,
     Corruption,
     Declared,
     Outliers,
@@ -625,22 +624,25 @@ class TablePopulation(TableUsers):
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
         return regression(unit * scores, unit * labels)
 
-    def beside(self, model: Vector) -> Beside:
-        """Figures of the start, of the best constant and of the optimum without a bound; and what is amiss."""
+    def beside(self, model: Vector) -> dict[str, Any]:
+        """Return what a summary says beside a model's figures, and what is amiss.
+
+        Figures of the start, of the best constant and of the optimum without a bound; what the bound costs.
+        """
         items = len(self.held_out.labels)
-        return Beside(
-            start=self._figures(np.zeros((items, *np.shape(self.usual)))),
-            baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
-            unbounded=self.test_metrics(self._free),
-            held_back=self._held_back,
-            unfit=self.fit.unfit(self.encoding),
-            remarks=(
+        return {
+            "test_start": self._figures(np.zeros((items, *np.shape(self.usual)))),
+            "test_baseline": self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
+            "test_unbounded": self.test_metrics(self._free),
+            "held_back": self._held_back,
+            "unfit_simulation_only": self.fit.unfit(self.encoding),
+            "remarks_simulation_only": (
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
                 *about_boundary(self.domain, np.asarray(model, np.float64), self._best, self._held_back),
                 *about_separation(self._honest.separates(self._free)),
             ),
-        )
+        }
 
 
 def from_table(

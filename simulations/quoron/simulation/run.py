@@ -276,18 +276,14 @@ NOTHING_MEASURED: Mapping[str, Any] = {"excess_risk": None, "excess_risk_initial
 def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
     beside = population.beside(model)
+    remarks = beside.pop("remarks_simulation_only")
     figures = {
         "excess_risk": population.excess_risk(model),
         "excess_risk_initial": population.excess_risk(np.zeros_like(model)),
-        "held_back": beside.held_back,
         "test": population.test_metrics(model),
         "test_without_privacy": population.test_metrics(population.optimum),
-        "test_start": beside.start,
-        "test_baseline": beside.baseline,
-        "test_unbounded": beside.unbounded,
-        "unfit_simulation_only": beside.unfit,
     }
-    return figures, beside.remarks
+    return figures | beside, remarks
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
