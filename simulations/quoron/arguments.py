@@ -74,6 +74,7 @@ class TrainingArguments(PlanArguments, total=False):
     """The arguments of what spends a budget."""
 
     allow_large_delta: bool
+    holdout: float | None
     data_quality: float | None
     population: str | None
     ledger: str | Path | None

@@ -425,21 +425,17 @@ def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
     Where better points are ever farther away, as for separable classes, it is one from which Newton's next step would
     gain no more than SETTLED. Raises RunError if it does not converge.
     """
-    if isinstance(domain, L2Ball):
-        return _newton(objective, domain.radius, start)
-    result = scipy.optimize.minimize(
-        lambda x: objective(x)[:2],
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(-domain.half_width, domain.half_width)] * len(start),
-        options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-11},
-    )
-    return np.asarray(result.x, np.float64)
-
-
-def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
-    point = start
+    if not isinstance(domain, L2Ball):
+        result = scipy.optimize.minimize(
+            lambda x: objective(x)[:2],
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-domain.half_width, domain.half_width)] * len(start),
+            options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-11},
+        )
+        return np.asarray(result.x, np.float64)
+    point, radius = start, domain.radius
     value, gradient, hessian = objective(point)
     for _ in range(_STEPS):
         towards = _least_on_ball(hessian, hessian @ point - gradient, radius) - point

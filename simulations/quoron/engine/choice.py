@@ -105,17 +105,14 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
     def close(self) -> None:
         """End all workers, and whatever was started for them."""
         try:
-            self._end_workers()
+            if self._threads is not None:
+                self._threads.shutdown(cancel_futures=True)
+                self._threads = None
+            for worker in self._workers.values():
+                worker.close()
+            self._workers.clear()
         finally:
             self._after()
-
-    def _end_workers(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads = None
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
 
     def __exit__(self, *_: object) -> None:
         self.close()
