@@ -168,13 +168,17 @@ class Program:
         self._process.returncode = 0
 
     def end(self, seconds: float = 20.0) -> None:
-        """Ask it to end, then end it, and whatever it has started; what has a reaper may not take its time."""
+        """Ask it to end, then end it, and whatever it has started."""
+        self.ask_to_end()
+        self.wait(seconds)
+        self.kill()
+
+    def ask_to_end(self) -> None:
+        """It may take its time; what has a reaper has none."""
         if self._process.stdin is None:
             self._process.terminate()
         else:
             self._process.stdin.close()  # which a reaper notices even if it has only begun
-        self.wait(seconds)
-        self.kill()
 
     def kill(self) -> None:
         """End it at once, and whatever it has started."""
