@@ -74,10 +74,19 @@ class TrainingArguments(PlanArguments, total=False):
     """The arguments of what spends a budget."""
 
     allow_large_delta: bool
+    holdout: float | None
     data_quality: float | None
     population: str | None
     ledger: str | Path | None
     out: str | Path | None
+
+
+class ReleaseArguments(TypedDict, total=False):
+    """The arguments of every release outside of a run that say whose budget it is charged to."""
+
+    population: str | None  # whose privacy budget; None: "everyone"
+    ledger: str | Path | None  # in which file
+    seed: int | None  # SIMULATED: of all noise
 
 
 def sections(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

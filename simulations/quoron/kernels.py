@@ -49,9 +49,6 @@ SMALL = (
     "privacy.trust_model=central-release",
 )
 NEEDS = {"median-sgd": ("domain.kind=box", "loss.ridge=0.2")}  # what an algorithm asks of a problem
-VARIANTS = (  # what reaches loops that the default options do not
-    ("one-pass-dp-sgd", ("population.outliers.share=0.05",)),
-)
 TRAINED: tuple[tuple[str | None, str, dict[str, Any]], ...] = (  # a preset, or the shipped table as a person has it
     ("scorecard", "auto", {}),
     ("storms", "auto", {}),
@@ -65,7 +62,8 @@ TRAINED: tuple[tuple[str | None, str, dict[str, Any]], ...] = (  # a preset, or 
 def compile_all(part: int = 0, parts: int = 1) -> None:
     """Compile what a client, a coordinator, a simulation and a run on a table use: one of so many parts of it."""
     with TemporaryDirectory(prefix="quoron-kernels-") as folder:
-        runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
+        runs: list[tuple[str, tuple[str, ...]]] = [(name, ()) for name in ALGORITHMS]
+        runs.append(("one-pass-dp-sgd", ("population.outliers.share=0.05",)))  # loops that default options do not reach
         works: list[Callable[[], object]] = [
             _make_all_ready,
             partial(_gather_and_train, Path(folder, "tables")),

@@ -232,8 +232,16 @@ def claim(config: Config, name: str) -> RunFolder:
 
     def holds(path: Path) -> bool:
         names = (entry.name for entry in path.iterdir())  # a run that was killed before its configuration has no others
-        if any(name != RECORD and not (name.startswith(".") and name.endswith(".new")) for name in names):
-            refuse_other(RunFolder(path), config)
+        if all(name == RECORD or (name.startswith(".") and name.endswith(".new")) for name in names):
+            return True
+        if not (path / "config.toml").is_file():
+            raise ConfigError(f"Expected an empty folder or a run folder, got {path}. Choose another with --out.")
+        theirs, ours = RunFolder(path).config().digest(), config.digest()
+        if theirs != ours:
+            raise ConfigError(
+                f"Expected {path} to hold a run of this configuration (digest {ours[:12]}), but it belongs to another "
+                f"({theirs[:12]}). Choose another folder with --out, or continue that run with `quoron resume {path}`."
+            )
         return True
 
     return claim_for(config.run.out, name, holds, "a run")
@@ -250,19 +258,6 @@ def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], 
     if path.is_dir() and any(path.iterdir()) and not holds(path):
         raise ConfigError(f"Expected an empty folder or one of {what}, got {path}. Choose another with --out.")
     return RunFolder.made(path)
-
-
-def refuse_other(folder: RunFolder, config: Config) -> None:
-    """Raise ConfigError unless `folder` holds a run of `config`, by digest."""
-    if not (folder.path / "config.toml").is_file():
-        raise ConfigError(f"Expected an empty folder or a run folder, got {folder.path}. Choose another with --out.")
-    theirs, ours = folder.config().digest(), config.digest()
-    if theirs != ours:
-        raise ConfigError(
-            f"Expected {folder.path} to hold a run of this configuration (digest {ours[:12]}), but it belongs to "
-            f"another ({theirs[:12]}). Choose another folder with --out, or continue that run with "
-            f"`quoron resume {folder.path}`."
-        )
 
 
 def write(path: Path, data: bytes, *, advice: str = "", mode: int = PUBLIC) -> None:

@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluation.evaluation import Evaluation
-from quoron.model import Model, Threshold
+from quoron.model import Model
 from quoron.run_folder import RunFolder
 from quoron.simulation.wildcards import meant
 from quoron.training import run as training
@@ -478,9 +478,10 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         }
         return {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
 
-    @abstractmethod
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
         """Return the section of the configuration that names the loss, for the table that `section` describes."""
+        del section
+        return {"name": "least_squares", "ridge": getattr(self, "alpha", 0.0)}
 
     @abstractmethod
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
@@ -553,14 +554,11 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each row, (N,)."""
         scores = self.decision_function(X)
-        return np.asarray(self.classes_[self._places(scores)])
-
-    def _places(self, scores: Vector) -> NDArray[np.int64]:
-        return self.model_.places(scores)
+        return np.asarray(self.classes_[self.model_.places(scores, getattr(self, "threshold", None))])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_class = isinstance(self, PrivateLogisticRegression)
         tags.classifier_tags.poor_score = True  # a few hundred users are few: noise is what protects them
         return tags
 
@@ -619,12 +617,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
     alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
     threshold: float | str = 0.5  # of `predict`: a probability, or "share" for each class's released share
 
-    def _places(self, scores: Vector) -> NDArray[np.int64]:
-        return self.model_.places(scores, cast(Threshold, self.threshold))
-
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        name = "logistic" if len(section["label"]["classes"]) == 2 else "softmax"
-        return {"name": name, "ridge": self.alpha}
+        return super()._loss(section) | {"name": "logistic" if len(section["label"]["classes"]) == 2 else "softmax"}
 
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities of the classes, (N, K)."""
@@ -634,11 +628,6 @@ class PrivateLogisticRegression(_PrivateClassifier):
     def predict_log_proba(self, X: Any) -> Vector:
         """Logarithms of the probabilities, (N, K)."""
         return np.asarray(np.log(self.predict_proba(X)))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = True
-        return tags
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -661,8 +650,7 @@ class PrivateLinearSVC(_PrivateClassifier):
         return label
 
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        del section
-        return {"name": "smoothed_hinge", "width": self.width, "ridge": self.alpha}
+        return super()._loss(section) | {"name": "smoothed_hinge", "width": self.width}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -673,20 +661,12 @@ class PrivateLinearRegression(_PrivateRegressor):
     `PrivateLogisticRegression`.
     """
 
-    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        del section
-        return {"name": "least_squares"}
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRidge(_PrivateRegressor):
     """Least squares with a penalty, private for every user; else as `PrivateLinearRegression`."""
 
     alpha: float = 0.01  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
-
-    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        del section
-        return {"name": "least_squares", "ridge": self.alpha}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -699,4 +679,4 @@ class PrivateHuberRegressor(_PrivateRegressor):
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
         low, high = section["label"]["range"]
         threshold = 0.1 * (high - low) if self.threshold is None else self.threshold
-        return {"name": "huber", "width": 2 * threshold / (high - low), "ridge": self.alpha}
+        return super()._loss(section) | {"name": "huber", "width": 2 * threshold / (high - low)}

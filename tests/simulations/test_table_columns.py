@@ -335,7 +335,7 @@ class TestWhatNobodyDeclared:
         assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
         low, high = lines["admitted"].value["year"]
         assert 2010 <= low <= 2020 < 2025 <= high <= 2035
-        assert "[population.columns.dates]" in found.toml()
+        assert "\ndates = { admitted = " in found.toml()
         section = configs.parse(found.toml().replace("[population]", '[population]\nlabel = "sick"\npath = "v.csv"', 1))
         assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
         with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
-from quoron.config import Config, is_wanted
+from quoron.config import Config, TableSection, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Plan, Prepared, choose
@@ -25,7 +25,7 @@ from quoron.simulation.comparison import Comparison, Request
 from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
-from quoron.simulation.wildcards import unread_of
+from quoron.simulation.wildcards import source_of, unread
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
@@ -165,9 +165,11 @@ def _planned(config: Config, frame: Frame) -> Plan:
     """Return the plan of a simulation, and what other algorithms would do."""
     if _estimates(config) and (forecast := training.forecast(config, Path.cwd(), frame)) is not None:
         return forecast
-    table, narrowed = needed(frame, config)
-    planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
-    return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
+    found, narrowed = needed(frame, config)
+    planned = runs.prepare(narrowed, Path.cwd(), frame=found, compare=True).planned
+    table = config.population
+    left = unread(table, source_of(table, Path.cwd(), frame).names) if isinstance(table, TableSection) else ()
+    return replace(planned, remarks=(*planned.remarks, *left))
 
 
 def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:

@@ -27,7 +27,6 @@ def train(
     user: str | None = ...,
     label: str | Label | None = ...,
     *,
-    holdout: float | None = ...,
     dry_run: Literal[True],
     **arguments: Unpack[TrainingArguments],
 ) -> Plan: ...
@@ -37,7 +36,6 @@ def train(
     user: str | None = ...,
     label: str | Label | None = ...,
     *,
-    holdout: float | None = ...,
     observers: Sequence[Observer] = ...,
     progress: bool | None = ...,
     engine: str | Engine = ...,
@@ -50,7 +48,6 @@ def train(
     user: str | None = None,
     label: str | Label | None = None,
     *,
-    holdout: float | None = None,
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
     engine: str | Engine = "inline",
@@ -95,9 +92,9 @@ def train(
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
     if dry_run:
-        return plan_training(source, user, label, holdout=holdout, **arguments)
+        return plan_training(source, user, label, **arguments)
     chosen = inline_or_ray(engine)
-    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
+    config, name, frame = described(source, user, label, arguments, secret=True)
     with bars.display(progress) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
@@ -110,12 +107,11 @@ def plan_training(
     user: str | None = None,
     label: str | Label | None = None,
     *,
-    holdout: float | None = None,
     compare: bool = False,
     **arguments: Unpack[TrainingArguments],
 ) -> Plan:
     """Return the plan of `train` with these arguments; with `compare` beside what every other algorithm would do."""
-    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
+    config, name, frame = described(source, user, label, arguments, secret=True)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
     return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))

@@ -20,7 +20,6 @@ from typer.core import TyperGroup
 
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
-from quoron.cli import second_server as cli_second_server
 from quoron.cli import tables as cli_tables
 from quoron.cli.common import INTERRUPTED, err
 from quoron_privacy.errors import QuoronError, RunError
@@ -155,7 +154,7 @@ cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_federation.local, name="local")
-app.add_typer(cli_second_server.app, name="second-server")
+app.add_typer(cli_federation.second, name="second-server")
 for command in cli_tables.COMMANDS:
     app.command()(command)
 

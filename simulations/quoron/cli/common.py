@@ -47,12 +47,7 @@ def dialect(csv: list[str] | None) -> "Dialect":
     """Read how a table's text is written. ConfigError for a key or a value that none can have."""
     from quoron_client.data.formats import Dialect
 
-    return Dialect(**csv_words(csv))
-
-
-def csv_words(csv: list[str] | None) -> dict[str, Any]:
-    """Read what --csv says, by key. ConfigError as of `keyed`."""
-    return keyed("--csv", csv, dict.fromkeys(CSV, lambda _, text: text))
+    return Dialect(**keyed("--csv", csv, dict.fromkeys(CSV, lambda _, text: text)))
 
 
 def keyed(

@@ -1,4 +1,4 @@
-"""The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
+"""The commands of a federation: coordinator, clients, operators, the second of two servers, and who they say they are.
 
 Every option that the containers of docker-compose.yml need is also an environment variable. Commands import what they
 need when they are called.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quoron
-from quoron.cli import second_server
 from quoron.cli.admin import backup, health, restore, silo, tokens
 from quoron.cli.admin import users as users_of
 from quoron.cli.common import (
@@ -55,13 +54,64 @@ from quoron.cli.connection import (
     reached,
     run,
 )
-from quoron.cli.second_server import SecondServerKey
 from quoron.cli.tables import Source
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 MIN_COHORT = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+
+second = typer.Typer(
+    help="The second of two servers: it removes the masks from sums of answers that neither server sees.",
+    no_args_is_help=True,
+)
+COORDINATORS = "127.0.0.1:7445"
+SecondServerKey = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUORON_SECOND_SERVER_KEY",
+        help="The second server's public key, from its operator alone.",
+        rich_help_panel=RARE,
+    ),
+]
+DatabaseUrl = Annotated[
+    str,
+    typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of this server alone."),
+]
+RunKeys = Annotated[
+    Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
+]
+Signing = Annotated[
+    Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
+]
+_DATABASE, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
+_SIGNING = Path("second-server-signing.key")
+ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, and how they are read
+    "second_server": lambda _, text: text,
+    "second_server_certs": lambda _, text: Path(text),
+    "second_server_key": lambda _, text: Path(text),
+}
+OF_SECOND: dict[str, Callable[[str, str], Any]] = {"keep": seconds_of, "threads": whole}  # a key of its --set
+OF_SECOND_SET = "keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS."
+
+
+def link(settings: dict[str, Any]) -> "SecondServerLink | None":
+    """Take out of a coordinator's settings how it reaches the second server of another operator.
+
+    None without one. ConfigError for some of these settings without the others.
+    """
+    given = {name: settings.pop(name) for name in ADDRESS if name in settings}
+    if not given:
+        return None
+    if len(given) < len(ADDRESS):
+        raise ConfigError(
+            f"Expected {', '.join(ADDRESS)} together, got {', '.join(given)} alone. The second server's operator gives "
+            "them: docs/two-servers.md."
+        )
+    from quoron_server.service.helping import SecondServerLink
+
+    address, certs, signing = given.values()
+    return SecondServerLink(address=address, second_server_key=signing, **Files.of(certs).all())
 
 
 SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it is read
@@ -70,7 +120,7 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
     "max_users_per_client": whole,
     "waiting": number,
     "away_after": seconds_of,
-    **second_server.ADDRESS,
+    **ADDRESS,
 }
 SET = (
     "max_message=4MiB, max_clients=2000, max_users_per_client=1, waiting=75 (seconds for clients to come back at a "
@@ -105,7 +155,7 @@ def serve(
     refused = certificates.Revocations(files.revoked) if files.revoked else None
     transport = service.Transport(files.certificate, files.key, files.authority, insecure, anywhere(insecure), refused)
     own: dict[str, Any] = {"tokens": token_file, "allow_simulation": allow_simulation, "metrics": metrics}
-    own |= {"second_server": second_server.link(given)}
+    own |= {"second_server": link(given)}
     config = service.ServeConfig(transport, listen, control, database, **own, **given)
     run(service.Coordinator(config))
 
@@ -490,6 +540,7 @@ if TYPE_CHECKING:
     from quoron.federation import launch
     from quoron.reports import terminal
     from quoron.simulation import sources
+    from quoron_server.service.helping import SecondServerLink
 else:  # when a command is called
     terminal = OnFirstUse("quoron.reports.terminal")
     sources = OnFirstUse("quoron.simulation.sources")
@@ -551,3 +602,83 @@ def status(folder: Place = HERE, as_json: Json = False) -> None:
 def stop(folder: Place = HERE) -> None:
     """Stop a local federation; its folder stays, and starts again as it was."""
     print(f"{folder}: {'stopped' if launch.stop(folder) else 'does not run'}")
+
+
+@second.command("serve")
+def serve_second(
+    coordinator: Annotated[
+        list[Path], typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="A coordinator's certificate.")
+    ],
+    certs: Certs = None,
+    listen: Annotated[
+        str, typer.Option(envvar="QUORON_SECOND_SERVER_LISTEN", help="Where coordinators connect.")
+    ] = COORDINATORS,
+    keys: RunKeys = _KEYS,
+    signing_key: Signing = _SIGNING,
+    database: DatabaseUrl = _DATABASE,
+    allow_simulation: Simulations = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=OF_SECOND_SET)] = None,
+    metrics: Annotated[
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER_METRICS", metavar="[HOST:]PORT", help=METRICS)
+    ] = None,
+    log: Log = "info",
+) -> None:
+    """Serve coordinators until SIGTERM or SIGINT. There is no plaintext: callers are known by their certificates."""
+    begin(log, serves=True)
+    from quoron_client.protocol.identity import fingerprint, load
+    from quoron_server.second_server import service
+
+    own = Files.of(certs).all() | {"coordinators": tuple(fingerprint(load(certificate)) for certificate in coordinator)}
+    own |= {"listen": listen, "keys": keys, "signing_key": signing_key, "database": database, "metrics": metrics}
+    own |= {"allow_simulation": allow_simulation} | keyed("--set", settings, OF_SECOND, "QUORON_SECOND_SERVER_")
+    run(service.SecondServer(service.SecondServerConfig(**own)))
+
+
+@second.command()
+def key(
+    out: Annotated[Path, typer.Argument(metavar="FILE.pem", help="For clients and for the coordinator's operator.")],
+    signing_key: Signing = _SIGNING,
+) -> None:
+    """Write the public key that clients pin, and show its fingerprint, to be compared by telephone or in print."""
+    from quoron_server.second_server import keys
+
+    print(f"{out}: {keys.write_public(signing_key, out)}")
+
+
+@second.command("runs")
+def runs_of_second(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Which to close.")] = None,
+    close: Annotated[
+        bool, typer.Option("--close", help="End it for good: its keys are destroyed, and nothing of it is answered.")
+    ] = False,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="Accept a database that was restored from a copy; open runs end.")
+    ] = False,
+    database: DatabaseUrl = _DATABASE,
+    keys: RunKeys = _KEYS,
+) -> None:
+    """List runs that were consented to: state, plan, and when their keys end. Or end one.
+
+    The second server has to be stopped meanwhile; runs wait for it, and go on. A database that was restored from a
+    copy, or lost its count, is refused until --restored accepts it for all that there is.
+    """
+    from quoron_server.second_server import runs as helped
+    from quoron_server.second_server.keys import Keys
+    from quoron_server.second_server.runs import RESTORED, HelpedRunStore
+    from quoron_server.storage.database import Database
+
+    if (close and restored) or close is (run is None):
+        got = [*([] if run is None else [run]), *(["--close"] if close else []), *(["--restored"] if restored else [])]
+        raise ConfigError(f"Expected RUN --close, --restored, or neither, got {' '.join(got)}.")
+    if close and not keys.is_dir():
+        raise ConfigError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
+    with Database(database, create=False, as_it_is=restored) as opened:
+        store = HelpedRunStore(opened)
+        if restored:
+            ended = ", ".join(each.run for each in store.runs() if store.end(each.run, RESTORED)) or "none"
+            print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
+        elif run is not None:
+            print(helped.close(run, store, Keys(keys)))
+        else:
+            for each in store.runs():
+                print(each.words())

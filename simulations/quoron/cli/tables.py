@@ -16,7 +16,7 @@ from quoron.cli.common import (
     Csv,
     Json,
     Settings,
-    csv_words,
+    dialect,
     err,
     keyed,
     number,
@@ -157,7 +157,9 @@ def _listed(text: str) -> list[str]:
 
 def opened(table: str, csv: list[str] | None) -> Any:
     """A table whose text is written as `csv` says; nothing of it is read yet."""
-    return quoron.read_table(table, **csv_words(csv))
+    from quoron_client.data import tables
+
+    return tables.opened(table, dialect(csv))
 
 
 def check_page(path: Path | None) -> None:

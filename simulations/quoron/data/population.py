@@ -51,7 +51,6 @@ from quoron.data.index import Rows, RowSpan, opened
 from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
-    Beside,
     Corruption,
     Declared,
     Outliers,
@@ -600,6 +599,16 @@ class _Placer:
         """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(span.places), np.int32)
         ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
+        place: Any = place_rows
+
+        def piece(begun: int, first: int, last: int) -> None:
+            """Rows `first` to `last` of the span, the first in the block being row `begun` of it."""
+            run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
+            done = first - int(ends[run] - span.lengths[run])
+            runs = (run, done, span.places, span.lengths, base, kept)
+            if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.item):
+                self.within = False
+
         for table in span.tables:
             if len(self._block.labels) < table.num_rows:
                 self._block = Block.of(self._rules, table.num_rows)
@@ -608,32 +617,9 @@ class _Placer:
             end = begun + table.num_rows
             cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
             borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
-            works = [
-                partial(self._piece, begun, first, last, ends, span, base, kept, buffer)
-                for first, last in pairwise(borders)
-            ]
-            at_once(works, all_threads())
+            at_once([partial(piece, begun, *each) for each in pairwise(borders)], all_threads())
             begun = end
         return kept
-
-    def _piece(
-        self,
-        begun: int,
-        first: int,
-        last: int,
-        ends: Users,
-        span: RowSpan,
-        base: Users,
-        kept: NDArray[np.int32],
-        buffer: Block,
-    ) -> None:
-        """Rows `first` to `last` of a span, the first in the block being row `begun` of it."""
-        run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
-        done = first - int(ends[run] - span.lengths[run])
-        place: Any = place_rows
-        runs = (run, done, span.places, span.lengths, base, kept)
-        if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.item):
-            self.within = False
 
 
 def _starts(ends: Users, rows: int) -> Users:
@@ -655,26 +641,25 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
 SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
 
+@dataclass(frozen=True, eq=False)
 class LazyStore:
     """A store of items that is made when it is first asked for, and shared by copies of its population."""
 
-    def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
-        self._rows, self._numbers, self._order, self._loss = rows, numbers, order, loss
+    rows: Rows
+    numbers: Users | None  # of users in the index; None: they are the same
+    order: Users  # in which they are read fastest
+    loss: Loss
 
     @cached_property
     def filled(self) -> ItemStore:
         """The store; all rows are read for it."""
-        return ItemStore(self._rows, self._numbers, self._order, self._loss)
+        return ItemStore(self.rows, self.numbers, self.order, self.loss)
 
     def of(self, users: Users) -> "LazyStore":
         """Return a separate store for some of the users, read in the same order."""
-        own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
+        own = np.zeros(int(self.order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
-        return LazyStore(self._rows, self._numbers, self._order[own[self._order]], self._loss)
-
-    def storage(self, users: int) -> Users:
-        """Position of each of all users (users,) in the order of the files."""
-        return self._rows.storage(np.arange(users) if self._numbers is None else self._numbers)
+        return replace(self, order=self.order[own[self.order]])
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the store, which stays on its machine."""
@@ -702,7 +687,7 @@ class FileUsers(TabularUsers):
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
-        return self.store.storage(self.users)
+        return self.store.rows.storage(np.arange(self.users) if self.store.numbers is None else self.store.numbers)
 
     def part(self, users: Users) -> "FileUsers":
         """Some users, with a store of their own."""
@@ -747,7 +732,7 @@ class DatasetPopulation(FileUsers):
         """On usable items of held-out users, as of a table."""
         return self._figures.test_metrics(model)
 
-    def beside(self, model: Vector) -> Beside:
+    def beside(self, model: Vector) -> dict[str, Any]:
         """As of a table; with a remark where figures are of a sample."""
         figures, seen = self._figures.beside(model), len(self._sampled)
         if seen == self.rows.users:
@@ -756,7 +741,7 @@ class DatasetPopulation(FileUsers):
             f"The optimum, the excess risk, figures on held-out users and these remarks are of a sample of {seen:,} of "
             f"the {self.rows.users:,} users, as all do not fit into memory. The model is of all users."
         )
-        return replace(figures, remarks=(remark, *figures.remarks))
+        return figures | {"remarks_simulation_only": (remark, *figures["remarks_simulation_only"])}
 
     @cached_property
     def _sampled(self) -> Users:

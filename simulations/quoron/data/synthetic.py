@@ -42,7 +42,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numba
 import numpy as np
@@ -51,7 +51,6 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from quoron.data.users import (
-    Beside,
     Corruption,
     Outliers,
     PublicKnowledge,
@@ -551,10 +550,11 @@ class Synthetic:
         del model
         return {}
 
-    def beside(self, model: Vector) -> Beside:
-        """Return what the domain's bound costs: users are as declared."""
+    def beside(self, model: Vector) -> dict[str, Any]:
+        """Return what the domain's bound costs, as a summary has it: users are as declared."""
         held = max(0.0, self.excess_risk(self.optimum))
-        return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
+        remarks = tuple(about_boundary(self.domain, model, self.optimum, held))
+        return {"held_back": held, "remarks_simulation_only": remarks}
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from quoron.data.user_rows import group
 from quoron.data.users import (
     ALL_HONEST,
-    Beside,
     Corruption,
     Declared,
     Outliers,
@@ -426,21 +425,17 @@ def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
     Where better points are ever farther away, as for separable classes, it is one from which Newton's next step would
     gain no more than SETTLED. Raises RunError if it does not converge.
     """
-    if isinstance(domain, L2Ball):
-        return _newton(objective, domain.radius, start)
-    result = scipy.optimize.minimize(
-        lambda x: objective(x)[:2],
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(-domain.half_width, domain.half_width)] * len(start),
-        options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-11},
-    )
-    return np.asarray(result.x, np.float64)
-
-
-def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
-    point = start
+    if not isinstance(domain, L2Ball):
+        result = scipy.optimize.minimize(
+            lambda x: objective(x)[:2],
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-domain.half_width, domain.half_width)] * len(start),
+            options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-11},
+        )
+        return np.asarray(result.x, np.float64)
+    point, radius = start, domain.radius
     value, gradient, hessian = objective(point)
     for _ in range(_STEPS):
         towards = _least_on_ball(hessian, hessian @ point - gradient, radius) - point
@@ -625,22 +620,25 @@ class TablePopulation(TableUsers):
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
         return regression(unit * scores, unit * labels)
 
-    def beside(self, model: Vector) -> Beside:
-        """Figures of the start, of the best constant and of the optimum without a bound; and what is amiss."""
+    def beside(self, model: Vector) -> dict[str, Any]:
+        """Return what a summary says beside a model's figures, and what is amiss.
+
+        Figures of the start, of the best constant and of the optimum without a bound; what the bound costs.
+        """
         items = len(self.held_out.labels)
-        return Beside(
-            start=self._figures(np.zeros((items, *np.shape(self.usual)))),
-            baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
-            unbounded=self.test_metrics(self._free),
-            held_back=self._held_back,
-            unfit=self.fit.unfit(self.encoding),
-            remarks=(
+        return {
+            "test_start": self._figures(np.zeros((items, *np.shape(self.usual)))),
+            "test_baseline": self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
+            "test_unbounded": self.test_metrics(self._free),
+            "held_back": self._held_back,
+            "unfit_simulation_only": self.fit.unfit(self.encoding),
+            "remarks_simulation_only": (
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
                 *about_boundary(self.domain, np.asarray(model, np.float64), self._best, self._held_back),
                 *about_separation(self._honest.separates(self._free)),
             ),
-        )
+        }
 
 
 def from_table(

@@ -17,10 +17,10 @@ integers of one width and without a branch, so that a compiler does sixteen of t
 nanosecond. This is simulated *data*; privacy noise never comes from here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,10 @@ from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.kernels.shipped import njit
 
-if TYPE_CHECKING:  # made-up users need none
+if TYPE_CHECKING:
+    from quoron.data.population import DatasetPopulation, FileUsers
+    from quoron.data.synthetic import Synthetic
+    from quoron.data.table import TablePopulation, TableUsers
     from quoron_client.data.encoding import Encoding
 
 
@@ -195,6 +198,13 @@ def fill_uniforms(seed, purpose, users, starts, out):  # type: ignore[no-untyped
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
+# Users 0 to n - 1 who have questions answered: what is public of them, `items` and `corruption` of any (k,). Those who
+# keep items within the bounds of the loss have them as `held`, and are read where they are if they alter nothing; those
+# who make them so, for several threads at a time, say `makes`. Those who can be given away in parts have `part`: some
+# of them (k,), sorted, under the same numbers; those in files `storage`: their order there (n,).
+Answering = Union["Synthetic", "TableUsers", "FileUsers"]
+# The same with the truth to compare a model with.
+Population = Union["Synthetic", "TablePopulation", "DatasetPopulation"]
 
 
 class Corruption(IntEnum):
@@ -226,18 +236,6 @@ class PublicKnowledge:
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a model's figures on held-out users are read beside. Of private data: for simulation reports only."""
-
-    start: Mapping[str, float] = field(default_factory=dict)  # the same figures of the model zero
-    baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the training users' mean
-    unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
-    held_back: float = 0.0  # excess risk of the best model of the domain: what its bound costs
-    unfit: Mapping[str, float] = field(default_factory=dict)  # by column, share of values that do not fit
-    remarks: tuple[str, ...] = ()  # what is amiss, each with its fix
-
-
 @dataclass(frozen=True, eq=False)
 class Declared:
     """What is declared of users whose items nobody has looked at: all that a plan may rest on."""
@@ -267,63 +265,6 @@ class Declared:
     def public(self) -> dict[str, Any]:
         """Return these by name, of users of whom more is known too."""
         return {each.name: getattr(self, each.name) for each in fields(Declared)}
-
-
-class Answering(Protocol):
-    """What it takes of users to have questions answered.
-
-    One that keeps its users' items, within the bounds of its loss, may have them as `held`: then those of users
-    who alter nothing are read where they are. One that makes items when they are asked for, within the bounds of
-    its loss and for several threads at a time, may say so with `makes`. One whose users can be given away in parts has
-    `part`: some of them (k,), sorted, under the same numbers; one in files has `storage`: their order there (n,).
-    """
-
-    @property
-    def users(self) -> int:
-        """Number of users to train on, n."""
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of the model, d: as many as features, for each output of the loss."""
-
-    @property
-    def items_per_user(self) -> int:
-        """Public nominal number of items of a user, m."""
-
-    @property
-    def domain(self) -> Domain:
-        """Where models live."""
-
-    @property
-    def loss(self) -> Loss:
-        """The item loss with its public bounds."""
-
-    @property
-    def knowledge(self) -> PublicKnowledge:
-        """Public facts for predictions."""
-
-    def items(self, users: Users) -> ItemBatch:
-        """Return the items of `users` (k,), in that order; float32 features."""
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """Return which `Corruption` each of `users` (k,) shows."""
-
-
-class Population(Answering, Protocol):
-    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
-
-    @property
-    def optimum(self) -> Vector:
-        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
-
-    def excess_risk(self, model: Vector) -> float:
-        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Figures on users that are not trained on; empty where there are none."""
-
-    def beside(self, model: Vector) -> Beside:
-        """Return what to read these figures beside, and what is amiss with the data or the model (d,)."""
 
 
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]

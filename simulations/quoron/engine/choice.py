@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from quoron_privacy.errors import ConfigError, RunError, count, nearest
 from quoron_privacy.noise.streams import NoiseSource
 
 if TYPE_CHECKING:
+    from quoron.engine import on_ray, processes
     from quoron.planning.plans import Prepared
     from quoron.simulation.problem import Setup
 
@@ -62,16 +63,7 @@ PIECE = 16 << 20  # bytes of answers that are on their way from one worker
 TRIES = 3  # workers that may die in a row over one piece
 
 
-class Worker(Protocol):
-    """A process that answers for one shard."""
-
-    def ask(self, message: Question, /) -> Told:
-        """Return its answer. Raises Died; any other QuoronError is the worker's own."""
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-
-
+Worker = Union["processes.Worker", "on_ray.Actor"]  # a process that answers for one shard
 Start = Callable[[bytes], Worker]  # of a pickled service
 
 
@@ -113,17 +105,14 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
     def close(self) -> None:
         """End all workers, and whatever was started for them."""
         try:
-            self._end_workers()
+            if self._threads is not None:
+                self._threads.shutdown(cancel_futures=True)
+                self._threads = None
+            for worker in self._workers.values():
+                worker.close()
+            self._workers.clear()
         finally:
             self._after()
-
-    def _end_workers(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads = None
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
 
     def __exit__(self, *_: object) -> None:
         self.close()

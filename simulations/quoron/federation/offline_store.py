@@ -25,8 +25,21 @@ class OfflineStore:
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Carry out a command, as `Control.call`: cancel, forget_user, ledger, limit or charge."""
-        commands = (self._cancel, self._forget_user, self._ledger, self._limit, self._charge)
-        return {each.__name__: each for each in commands}[f"_{command}"](**arguments)
+        if command == "cancel":
+            run = arguments["run"]
+            if (state := self._store().cancel(run, by=_here())) is None:
+                raise ConfigError(f"Expected the name of a run in this database, got {run!r}.")
+            return {"state": state}
+        if command == "forget_user":
+            return self._store().forget_user(arguments["user"], sure=arguments["sure"])
+        ledger = PopulationLedger(self._database)
+        if command == "limit":
+            return {"limit": ledger.limit(by=_here(), **arguments).words()}
+        if command == "charge":
+            note, mu = arguments.pop("note"), arguments.pop("mu") or None
+            charge = ledger.charge(by=_here(), elsewhere=True, statement=note, mu=mu, **arguments)
+            return {"charged": charge.words()}
+        return dict(json.loads(ledger.export()))
 
     def backup(self, out: Path | None) -> tuple[str, str]:
         """Copy the store to a file: its name and SHA-256."""
@@ -35,24 +48,6 @@ class OfflineStore:
         if out is None:
             raise ConfigError("Expected a file to write the backup to, got none.")
         return str(out), back_up(self._store().database, out)
-
-    def _cancel(self, *, run: str) -> dict[str, Any]:
-        if (state := self._store().cancel(run, by=_here())) is None:
-            raise ConfigError(f"Expected the name of a run in this database, got {run!r}.")
-        return {"state": state}
-
-    def _forget_user(self, *, user: str, sure: bool) -> dict[str, Any]:
-        return self._store().forget_user(user, sure=sure)
-
-    def _ledger(self) -> dict[str, Any]:
-        return dict(json.loads(PopulationLedger(self._database).export()))
-
-    def _limit(self, *, group: str, **numbers: Any) -> dict[str, Any]:
-        return {"limit": PopulationLedger(self._database).limit(group, by=_here(), **numbers).words()}
-
-    def _charge(self, *, run: str, group: str, note: str, mu: float, **promise: Any) -> dict[str, Any]:
-        promise |= {"statement": note, "mu": mu or None, "elsewhere": True}
-        return {"charged": PopulationLedger(self._database).charge(run, group, by=_here(), **promise).words()}
 
     def _store(self) -> "RunStore":
         from quoron_server.federation import RunStore

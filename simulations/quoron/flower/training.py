@@ -58,16 +58,6 @@ def require_users(environment: Mapping[str, str]) -> None:
         )
 
 
-def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | None) -> None:
-    """Raise ConfigError for seeded noise where users are real: an adversary who knows the seed can subtract it."""
-    if simulation_seed is not None and not allows_simulation(environment):
-        raise ConfigError(
-            f'Expected no seed with identities="keys", got {simulation_seed}: anyone who knows it can subtract '
-            "the noise. Leave it out, or set QUORON_ALLOW_SIMULATION=1 in the ServerApp's environment for made-up "
-            "data."
-        )
-
-
 DATABASE_FILE = "store.sqlite"
 
 
@@ -121,7 +111,11 @@ def train_privately(
     epsilon, delta, seed = training["epsilon"], training["delta"], training.get("seed")
     positive(seconds=seconds, waiting=waiting)
     if identities == "keys":
-        require_secret_noise(os.environ, seed)
+        if seed is not None and not allows_simulation(os.environ):
+            raise ConfigError(
+                f'Expected no seed with identities="keys", got {seed}: anyone who knows it can subtract the noise. '
+                "Leave it out, or set QUORON_ALLOW_SIMULATION=1 in the ServerApp's environment for made-up data."
+            )
         require_users(os.environ)
     if seed is None:
         allowed = training.get("allow_large_delta", False)

@@ -12,8 +12,8 @@
     user = "who"
     items_per_user = 3
     <BLANKLINE>
-    [population.columns.categorical]
-    ward = ["C", "B", "A"]
+    [population.columns]
+    categorical = { ward = ["C", "B", "A"] }
 
 The mechanism is that of a run on undeclared columns (`quoron.training.column_bounds`), with all of ε. No value of a row
 raises: what is no number has no place in a range, what is missing or empty is no category, and a row without a user is
@@ -23,13 +23,12 @@ nobody's. Statement and proof: docs/privacy/private-bounds.md.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from quoron import results, toml_text
-from quoron.arguments import DELTA, entry_point
+from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.data.columns import integers
 from quoron.data.user_rows import UserReading, first_rows, group, most_rows
 from quoron.releases.once import release_once, slots_of
@@ -59,11 +58,11 @@ class Line:
     value: Any  # None: nothing that could be declared
     problem: str = ""
 
-    def line(self) -> str:
-        """Return the line in TOML; a comment where there is no value."""
+    def text(self) -> str:
+        """For people: the value as TOML has it, or why there is none."""
         if self.value is None:
-            return f"# {_key(self.name)}: {self.problem}"
-        return toml_text.dumps({"x": {self.name: self.value}}).partition("\n")[2]
+            return f"{self.name}: {self.problem}"
+        return f"{self.name} = {toml_text.literal(self.value)}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,27 +81,25 @@ class PrivateBounds(results.Release):
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the kind and TOML of each line."""
-        return [(line.kind, line.line()) for line in self.declared]
+        """Return the kind and text of each line."""
+        return [(line.kind, line.text()) for line in self.declared]
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a line."""
         return [asdict(line) for line in self.declared]
 
     def toml(self) -> str:
-        """Return sections for a configuration file."""
-        head = [f"# {self.statement}"]
-        head += [f"# Categories of fewer than {self.shown_from:,} users may be missing."] if self.shown_from else []
-        table = {"kind": "table", "path": self.path, "user": self.user}
-        items = [each.line() for each in self.declared if each.kind == "items"]
-        if dialect := self.dialect.declared():
-            items.append(f"columns.csv = {toml_text.literal(dialect)}")
-        parts = ["\n".join([*head, toml_text.dumps({"population": table}), *items])]
-        for kind in KINDS:
-            lines = [each.line() for each in self.declared if each.kind == kind]
-            if lines:
-                parts.append("\n".join([f"[population.columns.{kind}]", *lines]))
-        return "\n\n".join(parts)
+        """Return sections for a configuration file, as declared.toml of a run has them."""
+        head = [self.statement]
+        head += [f"Categories of fewer than {self.shown_from:,} users may be missing."] if self.shown_from else []
+        head += [line.text() for line in self.declared if line.value is None]
+        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("items", *KINDS)}
+        for line in self.declared:
+            found[line.kind] |= {} if line.value is None else {line.name: line.value}
+        table = {"kind": "table", "path": self.path, "user": self.user, **found.pop("items")}
+        columns = {key: value for key, value in {**found, "csv": self.dialect.declared()}.items() if value}
+        text = toml_text.dumps({"population": table | ({"columns": columns} if columns else {})})
+        return "\n".join([*map(toml_text.comment, head), text])
 
 
 @entry_point
@@ -117,9 +114,7 @@ def find_bounds(
     numeric: Sequence[str] = (),
     dates: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    population: str | None = None,
-    ledger: str | Path | None = None,
-    seed: int | None = None,
+    **charged: Unpack[ReleaseArguments],
 ) -> PrivateBounds:
     """Estimate bounds of a table privately: a file, a DataFrame, or what `quoron.read_table` returns.
 
@@ -169,9 +164,9 @@ def find_bounds(
         paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=Pair())
 
     promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/private-bounds.md")
-    given: dict[str, Any] = {"mu": paid.mu, "variation": paid.variation, "seed": seed}
-    given |= {"population": population, "ledger": ledger}
-    declared, statement = release_once("declare", promise, draw, verify, **given)
+    declared, statement = release_once(
+        "declare", promise, draw, verify, mu=paid.mu, variation=paid.variation, **charged
+    )
     opened, many = tables.opened(source), len(categorical)
     error = paid.errors(columns=0, names=many).names
     shown = math.ceil(paid.threshold(many) + CLEAR * error) if many else None
@@ -229,8 +224,3 @@ def _line(want: Want, found: Mapping[str, Any]) -> Line:
     first = math.floor(low)
     years = [first, max(math.ceil(high), first + 1)]
     return Line(kind, want.column, {"parts": ["month", "weekday"], "year": years})
-
-
-def _key(name: str) -> str:
-    """Return a column's name on one line."""
-    return toml_text.dumps({"x": {name: 0}}).partition("\n")[2].removesuffix(" = 0")

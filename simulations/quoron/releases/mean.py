@@ -35,13 +35,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron.arguments import DELTA, entry_point
+from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.results import Release
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_number
@@ -124,9 +123,7 @@ def mean(
     spread: float | None = None,
     outliers: float | None = None,
     method: Method = "auto",
-    population: str | None = None,
-    ledger: str | Path | None = None,
-    seed: int | None = None,
+    **charged: Unpack[ReleaseArguments],
 ) -> PrivateMean:
     """Return the mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
 
@@ -197,9 +194,7 @@ def mean(
         made = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
         return made, {"mean": value.tolist(), "method": planned.method}
 
-    given: dict[str, Any] = {"mu": mu, "variation": variation, "seed": seed}
-    given |= {"population": population, "ledger": ledger}
-    found, statement = release_once("mean", planned.guarantee, draw, verify, **given)
+    found, statement = release_once("mean", planned.guarantee, draw, verify, mu=mu, variation=variation, **charged)
     if found is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "

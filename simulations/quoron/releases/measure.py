@@ -12,11 +12,11 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from quoron.arguments import DELTA, entry_point
+from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.data.index import Rows, opened
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared
@@ -55,9 +55,7 @@ def evaluate(
     zero_out: int | None = None,
     allow_large_delta: bool = False,
     items_per_user: int = 1,
-    seed: int | None = None,
-    population: str | None = None,
-    ledger: str | Path | None = None,
+    **charged: Unpack[ReleaseArguments],
 ) -> Evaluation:
     """Return how good a model is for the users of a table, with intervals, private for every user as a whole.
 
@@ -100,9 +98,8 @@ def evaluate(
         return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
 
     mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
-    given: dict[str, Any] = {"mu": mu, "variation": held.pair.lack, "seed": seed}
-    given |= {"population": population, "ledger": ledger}
-    told, statement = release_once("evaluation", promise, draw, partial(held.verify, **promised), **given)
+    verify = partial(held.verify, **promised)
+    told, statement = release_once("evaluation", promise, draw, verify, mu=mu, variation=held.pair.lack, **charged)
     return replace(told, statement=statement)
 
 

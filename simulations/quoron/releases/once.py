@@ -8,8 +8,9 @@ but to a ledger that is given.
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
+from quoron.arguments import ReleaseArguments
 from quoron.training import lifetime
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import DataError, Infeasible, count
@@ -28,9 +29,7 @@ def release_once(
     *,
     mu: float | None = None,
     variation: float = 0.0,
-    seed: int | None,
-    population: str | None,
-    ledger: Any,
+    **charged: Unpack[ReleaseArguments],
 ) -> tuple[T, str]:
     """Verify, charge and draw a release, and return it with the sentence of its guarantee.
 
@@ -42,6 +41,7 @@ def release_once(
     the end leaves the charge, and nothing that anybody has seen.
     """
     verify()
+    seed, ledger = charged.get("seed"), charged.get("ledger")
     if seed is not None:
         guarantee = replace(guarantee, statement=simulated(guarantee.statement))
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
@@ -50,7 +50,7 @@ def release_once(
     path, name = lifetime.place(ledger), f"{what}-{secrets.token_hex(8)}"
     with lifetime.opened(path) as kept:
         spent = asdict(guarantee) | {"mu": mu, "variation": variation}
-        kept.charge(name, population or EVERYONE, **spent)
+        kept.charge(name, charged.get("population") or EVERYONE, **spent)
     value, record = draw(noise)
     with lifetime.opened(path) as kept:
         kept.release(name, record)

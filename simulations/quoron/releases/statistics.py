@@ -23,15 +23,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import results
-from quoron.arguments import DELTA, entry_point, shortened
+from quoron.arguments import DELTA, ReleaseArguments, entry_point, shortened
 from quoron.releases.bounds import read
 from quoron.releases.once import release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
@@ -380,9 +379,7 @@ def statistics(
     categorical: Mapping[str, Sequence[str | int]] = {},
     dates: Mapping[str, Any] | Sequence[str] = (),
     items_per_user: int | None = None,
-    seed: int | None = None,
-    population: str | None = None,
-    ledger: str | Path | None = None,
+    **charged: Unpack[ReleaseArguments],
 ) -> Statistics:
     """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
 
@@ -442,7 +439,7 @@ def statistics(
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
     _check_users(asked, facts, mu)
     variation = total_variation(gaussians=_SAMPLES)
-    charged = (mu, variation) if paid is None else paid.charged
+    all_mu, all_variation = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
     if paid is not None:
         theorem += (
@@ -468,9 +465,9 @@ def statistics(
         kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
         return (rows, remarks), {"statistics": kept}
 
-    given: dict[str, Any] = {"mu": charged[0], "variation": charged[1], "seed": seed}
-    given |= {"population": population, "ledger": ledger}
-    (rows, remarks), statement = release_once("statistics", promise, draw, verify, **given)
+    (rows, remarks), statement = release_once(
+        "statistics", promise, draw, verify, mu=all_mu, variation=all_variation, **charged
+    )
     return Statistics(rows, slots, epsilon, delta, statement, remarks)
 
 

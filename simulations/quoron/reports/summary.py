@@ -30,9 +30,9 @@ class Summary(Printed):
     delta: float
     adjacency: str
     trust_model: str
-    excess_risk: float | None  # over the infimum on the population, in the domain or not
-    excess_risk_initial: float | None  # of the start point
-    predicted_excess_risk: float | None  # by the plan, before the run: a bound; None where nobody has measured one
+    excess_risk: float | None = None  # over the infimum on the population, in the domain or not; None: not measured
+    excess_risk_initial: float | None = None  # of the start point
+    predicted_excess_risk: float | None = None  # by the plan, before the run: a bound; None: nobody has measured one
     guessed_excess_risk: float | None = None  # by the planner's model, before the run
     held_back: float = 0.0  # excess risk of the best model of the domain: of it all, what its bound costs
     test: Mapping[str, float] = field(default_factory=dict)  # on held-out users

@@ -216,7 +216,8 @@ def _results(
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
     moved = by_round(events)
     population, cost = scene.population, events[-1] if events else {}
-    figures, remarks = _measured(population, model) if config.run.evaluate else (NOTHING_MEASURED, ())
+    figures = _measured(population, model) if config.run.evaluate else {}
+    remarks = figures.pop("remarks_simulation_only", ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
@@ -270,24 +271,14 @@ def by_round(events: Sequence[Mapping[str, Any]], *, run: str = UNNAMED, seconds
     return columns
 
 
-NOTHING_MEASURED: Mapping[str, Any] = {"excess_risk": None, "excess_risk_initial": None}
-
-
-def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _measured(population: Population, model: NDArray[np.float64]) -> dict[str, Any]:
     """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
-    beside = population.beside(model)
-    figures = {
+    return population.beside(model) | {
         "excess_risk": population.excess_risk(model),
         "excess_risk_initial": population.excess_risk(np.zeros_like(model)),
-        "held_back": beside.held_back,
         "test": population.test_metrics(model),
         "test_without_privacy": population.test_metrics(population.optimum),
-        "test_start": beside.start,
-        "test_baseline": beside.baseline,
-        "test_unbounded": beside.unbounded,
-        "unfit_simulation_only": beside.unfit,
     }
-    return figures, beside.remarks
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:

@@ -92,14 +92,6 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
-    """Return the same of a configuration's table, of which the header is read."""
-    table = config.population
-    if not isinstance(table, TableSection):
-        return ()
-    return unread(table, source_of(table, base, frame).names)
-
-
 def source_of(table: TableSection, base: Path, frame: Any = None) -> "Opened":
     """Return what is read of a table, in batches and as often as is needed: a file, a folder, a URL or a frame."""
     from quoron_client.data import tables  # it brings pyarrow

@@ -231,15 +231,15 @@ def read(
     quality: DataQuality, shares: Shares, encoding: Encoding, estimates: Collection[str] = ()
 ) -> DataQualityReport:
     """Return what the released shares of a table say; of these columns the range or values were estimated."""
-    errors, columns, labels = _errors(quality), declared_columns(encoding), declared_labels(encoding)
+    errors = _errors(quality)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
         lines.append(ShareLine("values that do not fit, of all columns", shares.values, errors.values))
-    for column, share in zip(columns, shares.columns.tolist(), strict=True):
+    for column, share in zip(declared_columns(encoding), shares.columns.tolist(), strict=True):
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
-    for name, share in zip(labels, shares.labels.tolist(), strict=True):
+    for name, share in zip(declared_labels(encoding), shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(quality, shares, columns, labels, encoding, estimates))
+    said = tuple(_warnings(quality, shares, encoding, estimates))
     return DataQualityReport(quality.users, quality.share, quality.visible, tuple(lines), said)
 
 
@@ -262,15 +262,8 @@ def unseen(quality: DataQualityReport | None, why: str | None) -> str:
     )
 
 
-def _warnings(
-    quality: DataQuality,
-    shares: Shares,
-    columns: Sequence[Column],
-    labels: Sequence[str],
-    encoding: Encoding,
-    estimates: Collection[str],
-) -> Iterator[str]:
-    errors, users = _errors(quality), quality.users
+def _warnings(quality: DataQuality, shares: Shares, encoding: Encoding, estimates: Collection[str]) -> Iterator[str]:
+    errors, users, columns = _errors(quality), quality.users, declared_columns(encoding)
     known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
     lost = shares.unusable >= quality.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
@@ -301,6 +294,7 @@ def _warnings(
     for part, column in amiss:
         least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
         yield column.remark(f"{least}about {_percent(part)} (± {_width(errors.column)}) of a user's rows")
+    labels = declared_labels(encoding)
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
             if share >= quality.threshold(errors.unusable):

@@ -722,11 +722,10 @@ class TuningArguments(TrainingArguments, total=False):
     n_trials: float | None
     max_trials: int | None
     padded: bool
-    holdout: float | None
     seed: int | None
 
 
-_CONFIGURED = {*TrainingArguments.__annotations__, "seed"}  # the configuration's; the others are of the search
+_CONFIGURED = {*TrainingArguments.__annotations__, "seed"} - {"holdout"}  # the others are of the search
 
 
 @overload
