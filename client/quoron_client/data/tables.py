@@ -120,8 +120,6 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_pandas(source)
     elif isinstance(source, pa.RecordBatch):
         found = _of_table(pa.Table.from_batches([source]))
-    elif isinstance(source, pa.RecordBatchReader):
-        found = _of_reader(source)
     elif hasattr(source, "__arrow_c_stream__"):
         found = _of_table(_from_stream(source))
     else:
@@ -262,31 +260,14 @@ def _of_pandas(frame: Any) -> Opened:
     return Opened(called, {}, len(frame), True, empty, batches)
 
 
-def _of_reader(reader: pa.RecordBatchReader) -> Opened:
-    check_names(reader.schema, "the table")
-    begun: list[bool] = []
-
-    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
-        if begun:
-            raise DataError(
-                "Expected a table that can be read again, got a RecordBatchReader that has been read. Give a file, or "
-                "all of it as a Table."
-            )
-        begun.append(True)
-        for batch in reader:
-            yield pa.Table.from_batches([batch]).select(places)
-
-    return _of_schema(reader.schema, None, batches)
-
-
 def _from_stream(source: Any) -> pa.Table:
-    """A frame that Arrow can read, such as polars', without a copy. DataError for a column that Arrow has not."""
+    """A frame or a stream that Arrow can read, such as polars', whole. DataError for a column that Arrow has not."""
     try:
         return pa.table(source)
     except Exception as error:  # of another library; its words may quote a value
         kind = type(source).__name__
         raise DataError(
-            f"Expected a DataFrame of columns that Arrow has, got {kind}: {type(error).__name__}."
+            f"Expected a table of columns that Arrow has, got {kind}: {type(error).__name__}."
         ) from None
 
 

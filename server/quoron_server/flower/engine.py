@@ -169,23 +169,20 @@ class Shards:
     nodes: tuple[int, ...]
 
     @classmethod
-    def found(
-        cls, grid: Grid, *, run: str, seconds: float, partitions: int | None = None, progress: Progress = no_progress
-    ) -> "Shards":
-        """Wait for a handshake with a node of every partition; of as many as nodes name, or `partitions`.
+    def found(cls, grid: Grid, *, run: str, seconds: float, progress: Progress = no_progress) -> "Shards":
+        """Wait for a handshake with a node of every partition, of as many as nodes name.
 
         Raises RunError if one is missing after `seconds`, or nodes disagree on their number. Calls `progress` for each.
         """
         ends, handshakes = time.monotonic() + seconds, Handshakes(grid, progress=progress)
         places: dict[int, tuple[int, int]] = {}  # partition and number of partitions of each node that has answered
         tries: dict[int, int] = {}  # how often each was asked
-        while (complete := _complete(places, partitions)) is None:
+        while (complete := _complete(places)) is None:
             left = ends - time.monotonic()
             hopeless = bool(tries) and not places and min(tries.values()) >= _TRIES  # all fail whenever they are asked
             if left < 0 or hopeless:
-                wanted = "every partition" if partitions is None else f"{partitions} partitions"
                 raise RunError(
-                    f"Expected nodes of {wanted} within {seconds:g} seconds, got {len(places)} that answer and "
+                    f"Expected nodes of every partition within {seconds:g} seconds, got {len(places)} that answer and "
                     f"{len(tries) - len(places)} that do not. Start the missing SuperNodes, each with this version of "
                     f"quoron, a partition-id, and one num-partitions for all.{handshakes.why()}"
                 )
@@ -216,7 +213,7 @@ class Shards:
         return answers_from_record(reply, len(part.rows), shape)
 
 
-def _complete(places: Mapping[int, tuple[int, int]], partitions: int | None) -> tuple[int, ...] | None:
+def _complete(places: Mapping[int, tuple[int, int]]) -> tuple[int, ...] | None:
     """Return the node of each partition; None while one is missing."""
     counts = {of for _, of in places.values()}
     if len(counts) > 1:
@@ -224,10 +221,8 @@ def _complete(places: Mapping[int, tuple[int, int]], partitions: int | None) -> 
             "Expected nodes that agree on num-partitions in their --node-config, got "
             f"{' and '.join(map(str, sorted(counts)))}."
         )
-    if not counts or partitions not in (None, *counts):
-        return None
     homes = {place: node for node, (place, _) in sorted(places.items(), reverse=True)}
-    return tuple(homes[place] for place in sorted(homes)) if len(homes) == min(counts) else None
+    return tuple(homes[place] for place in sorted(homes)) if {len(homes)} == counts else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

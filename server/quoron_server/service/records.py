@@ -152,9 +152,8 @@ class Records:
 
     def events(self, run: str) -> list[dict[str, Any]]:
         """Committed rounds, as everybody may see them, where that is public with names; blocks."""
-        if not Ledger.begun(self._database, run):
-            return []
-        events = [public(event) for event in Ledger.within(self._database, run).events()]
+        ledger = Ledger.begun(self._database, run)
+        events = [] if ledger is None else [public(event) for event in ledger.events()]
         absences = any(event["public"].get("absent") for event in events)
         names = self._registry.called(self._registry.members(run).tolist()) if absences else ()
         return [named(event, names) for event in events]
@@ -191,10 +190,8 @@ class Records:
         return call
 
     def _stored_plan(self, run: str) -> dict[str, Any] | None:
-        if not Ledger.begun(self._database, run):
-            return None
-        stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
-        return stored
+        ledger = Ledger.begun(self._database, run)
+        return None if ledger is None else dict(json.loads(ledger.plan_json))
 
     def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
@@ -211,9 +208,9 @@ class Records:
         return (self.paused.get(row.run) or self.away or None) if row.state in OPEN else row.error
 
     def _spent(self, row: RunRow) -> dict[str, Any]:
-        if not Ledger.begun(self._database, row.run):
+        ledger = Ledger.begun(self._database, row.run)
+        if ledger is None:
             return {"run": row.run, "state": row.state, "spent": {}, "releases": []}
-        ledger = Ledger.within(self._database, row.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
 

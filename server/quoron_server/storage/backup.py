@@ -210,7 +210,7 @@ def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) ->
     known, ended = {row.run for row in runs.runs()}, []
     for row in runs.runs():
         if row.state in registry.OPEN:
-            complete = ledger.Ledger.begun(database, row.run) and ledger.Ledger.within(database, row.run).finished
+            complete = (found := ledger.Ledger.begun(database, row.run)) is not None and found.finished
             runs.set_state(row.run, *(("complete", None) if complete else ("cancelled", ENDED)))
             ended += [] if complete else [row.run]
     unreleased = ledger.Ledger.unreleased(database)

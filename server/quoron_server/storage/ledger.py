@@ -178,7 +178,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     @classmethod
     def begin(cls, database: Store, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
         """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
-        if cls.begun(database, run):
+        if cls.begun(database, run) is not None:
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.transaction() as execute:
             row = {"run": run, "config_digest": config_digest, "plan": plan}
@@ -190,15 +190,16 @@ class Ledger(AbstractContextManager["Ledger"]):
     @classmethod
     def within(cls, database: Store, run: str) -> "Ledger":
         """Return the ledger of `run` in `database`. LedgerError if it has none."""
-        if not cls.begun(database, run):
+        found = cls.begun(database, run)
+        if found is None:
             raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
-        return cls(database, run)
+        return found
 
     @classmethod
-    def begun(cls, database: Store, run: str) -> bool:
-        """Return whether `run` has a ledger in `database`."""
+    def begun(cls, database: Store, run: str) -> "Ledger | None":
+        """Return the ledger of `run` in `database`; None if it has none."""
         database.ensure(SCHEMA)
-        return bool(database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]))
+        return cls(database, run) if database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]) else None
 
     @classmethod
     def unreleased(cls, database: Store) -> set[str]:
