@@ -290,6 +290,7 @@ class Users:
         Remembers users who agree or decline: that is their owner's decision and does not depend on data.
         """
         asked, zeros = len(part.rows), np.zeros((len(part.rows), *shape))
+        rejected = Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
         try:
             values = values_of(reply)
             if part.asked is not None and "declined" in values:
@@ -301,10 +302,10 @@ class Users:
                 return Answers(zeros, np.full(asked, Status.MISSING, np.uint8))
             answer = pb.Answer.FromString(bytes_of(values, "answer"))
         except (WireError, DecodeError):
-            return Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
+            return rejected
         if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
-            return Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
-        return wire.rows_from_wire(answer, shape, asked)
+            return rejected
+        return wire.rows_from_wire(answer, shape, asked) or rejected
 
     def _task(self, question: Question) -> Task:
         if self.start is None:
