@@ -204,9 +204,7 @@ class Worker:
         data, dialect, column = self.owner.data, self.owner.dialect, self.owner.user_column
         if self.items is not None:
             return self.items(data, terms)
-        if column is None:
-            return own_table.own_items(data, terms, dialect)
-        return own_table.own_people(data, terms, column, people=self.people, dialect=dialect)
+        return own_table.own_items(data, terms, dialect, user=column, people=self.people)
 
     def _with(self, part: Part, items: OwnItems) -> Part:
         """Return the part with these items; log their problems for the owner."""
