@@ -62,7 +62,8 @@ class Records:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._closed = False
-        self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
+        # By run: why this coordinator leaves it as it is, though it has not ended, and after how many rounds.
+        self.paused: dict[str, tuple[str, int]] = {}
 
     @property
     def away(self) -> str:
@@ -188,7 +189,8 @@ class Records:
         return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}
 
     def _error(self, row: RunRow) -> str | None:
-        return (self.paused.get(row.run) or self.away or None) if row.state in OPEN else row.error
+        why, _ = self.paused.get(row.run, ("", 0))
+        return (why or self.away or None) if row.state in OPEN else row.error
 
     def _spent(self, row: RunRow) -> dict[str, Any]:
         ledger = Ledger.begun(self._database, row.run)
