@@ -187,7 +187,7 @@ class Worker:
             return "an unexpected error"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, digest, None, user if terms.slot is None else terms.slot, masking=agreed)
+            part = Part(terms, digest, None, user, masking=agreed)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
