@@ -11,4 +11,6 @@ from quoron_protos.v1 import federation_pb2 as pb
 def answer_from_wire(message: pb.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
     """Return values and status of one user, as `rows_from_wire`."""
     found = rows_from_wire(message, shape, 1)
+    if found is None:
+        return np.zeros(shape), Status.REJECTED
     return found.values[0], Status(int(found.status[0]))

@@ -141,7 +141,7 @@ class RunStore:
         row = self.registry.run(run)
         if row is not None and row.state not in OPEN:
             how, error = row.state, row.error
-        ledger = Ledger.within(self.database, run) if Ledger.begun(self.database, run) else None
+        ledger = Ledger.begun(self.database, run)
         model = ledger.model if ledger is not None and ledger.finished else None
         if model is not None:
             how, error = "complete", None

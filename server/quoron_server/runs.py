@@ -82,7 +82,7 @@ class Run:
         if isinstance(place, Path):
             ledger = Ledger.open(place) if place.is_file() else None
         else:
-            ledger = Ledger.within(place, self.name) if Ledger.begun(place, self.name) else None
+            ledger = Ledger.begun(place, self.name)
         if ledger is not None:
             thing = "configuration and data" if ledger.config_digest != self.digest else "plan"
             if thing != "plan" or ledger.plan_json != self.text:

@@ -50,7 +50,7 @@ def read_table(
 
     Args:
         source: a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), a folder of Parquet files, a URL of
-            either, a DataFrame (pandas, polars), a pyarrow Table, or a RecordBatchReader, which is read once.
+            either, a DataFrame (pandas, polars), a pyarrow Table, or a RecordBatchReader, which is read whole.
         separator: what separates cells of text; left out, what the header has.
         decimal: "," for numbers such as `3,14` and `1.234,5`.
         encoding: utf-8, utf-16, latin-1 or cp1252; left out, UTF-8, or UTF-16 where the file begins so.

@@ -34,7 +34,7 @@ from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import by_client, draw, homes, packed, seed_of
-from quoron_server.storage.backup import back_up, read, restore
+from quoron_server.storage.backup import back_up, restore
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.storage.registry import DAY, Registry, RotatedKey
@@ -186,30 +186,22 @@ def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(re
     assert registry.enrol("key of ben") == third
 
 
-def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, tmp_path):
+def test_a_backup_is_put_back(registry, tmp_path):
     database = registry._database
     enrolled(registry, "ada", "ben")
     registry.rotate("key of ada", "newer", "signed")
     registry.retire([1])
     registry.add_run("summer", "{}")
     registry.fix_members("summer", 1)
-    back_up(database, tmp_path / "new")
-    with database.writing() as connection:
-        for index in ("users_standing", "users_names"):
-            connection.execute(f"DROP INDEX {index}")
-        for column in ("name", "software", "state", "why", "seen", "people"):
-            connection.execute(f"ALTER TABLE users DROP COLUMN {column}")
-    back_up(database, tmp_path / "old")
-    assert set(read(tmp_path / "old").rows["users"][0]) == {"user", "fingerprint", "group", "enrolled_at"}
-    for name, state in (("old", "active"), ("new", "retired")):
-        url = f"sqlite:///{tmp_path}/{name}.sqlite"
-        restore(tmp_path / name, url)
-        with Database(url) as restored:
-            again = Registry(restored)
-            assert [user.state for user in again.page()] == ["active", state]
-            assert again.find("1").state == state
-            assert again.rotations()[0]["statement"] == "signed"
-            assert again.drawn("summer").active.tolist() == [0]
+    back_up(database, tmp_path / "copy")
+    url = f"sqlite:///{tmp_path}/restored.sqlite"
+    restore(tmp_path / "copy", url)
+    with Database(url) as restored:
+        again = Registry(restored)
+        assert [user.state for user in again.page()] == ["active", "retired"]
+        assert again.find("1").state == "retired"
+        assert again.rotations()[0]["statement"] == "signed"
+        assert again.drawn("summer").active.tolist() == [0]
 
 
 def enrolled_silos(registry, **people):
@@ -595,22 +587,3 @@ class TestRotation:
                 identity.check(nonsense)
         with pytest.raises(ConfigError, match="Expected two keys, got one"):
             self.signed(folder, "ada", "ada")
-
-
-def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(registry, database_url, clock):
-    database = registry._database
-    enrolled(registry, "ada")
-    with database.writing() as connection:
-        for index in ("users_standing", "users_names"):
-            connection.execute(f"DROP INDEX {index}")
-        for column in ("name", "software", "state", "why", "seen", "people"):
-            connection.execute(f"ALTER TABLE users DROP COLUMN {column}")
-        for table in ("rotated", "draws"):
-            connection.execute(f"DROP TABLE {table}")
-    clock.now += 100 * DAY
-    for _ in "ab":
-        (user,) = Registry(database, clock=clock).page()
-        assert (user.state, user.name) == ("active", "")
-        clock.now += 3 * DAY
-    clock.now += 2 * DAY
-    assert states(Registry(database, clock=clock)) == {"": "away"}

@@ -284,7 +284,7 @@ def test_no_bytes_of_a_silo_raise(data: bytes) -> None:
         answer = pb.Answer.FromString(data)
     except DecodeError:
         answer = pb.Answer(statuses=data)
-    assert isinstance(wire.rows_from_wire(answer, (3,), 4), Answers)
+    assert isinstance(wire.rows_from_wire(answer, (3,), 4), Answers | None)
     wire.sums_from_wire(answer, 3, 4, ClippedSum(1.0, 4))
     for bits in (data, data[:1]):
         try:

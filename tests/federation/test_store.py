@@ -49,18 +49,6 @@ def test_states_are_kept_and_others_refused(registry):
         registry.set_state("winter", "running")
 
 
-def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):
-    database = registry._database
-    registry.add_run("summer", "{}", "flower")
-    with database.writing() as connection:
-        connection.execute("DROP INDEX slots_by_user")
-        connection.execute("ALTER TABLE runs DROP COLUMN front")
-    for _ in range(2):
-        assert Registry(database).run("summer").front == "service"
-    with database.writing() as connection:
-        connection.execute("DROP INDEX slots_by_user")
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(databases, "OWNED", "100ms")
@@ -77,8 +65,7 @@ def enddatabases(server, url):
 
 
 def insert(name):
-    columns = '"user", fingerprint, "group", enrolled_at, seen'
-    return f"INSERT INTO users ({columns}) VALUES (0, '{name}', 'everyone', 'now', 0)"
+    return f"INSERT INTO users VALUES (0, '{name}', 'everyone', 'now', '', '', 'active', '', 0, 1)"
 
 
 def write(database, *statements):
@@ -127,16 +114,6 @@ def test_another_format_is_named_and_left_alone(database_url, stored):
     for create in (True, False):
         with pytest.raises(LedgerError, match=f"format 6 in .*, got {stored}. Use the version that wrote it"):
             Database(database_url, create=create)
-
-
-def test_a_file_of_the_first_format_is_named(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE run (format INTEGER)")
-        connection.execute("INSERT INTO run VALUES (1)")
-    connection.close()
-    with pytest.raises(LedgerError, match="got 1"):
-        Database(f"sqlite:///{path}")
 
 
 def test_somebody_elses_tables_are_not_touched(database_url, postgres_server):

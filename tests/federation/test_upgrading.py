@@ -1,4 +1,4 @@
-"""What docs/upgrading.md says: which versions are refused and with what words, what a start migrates, the way back."""
+"""What docs/upgrading.md says: which versions are refused and with what words, the way back."""
 
 import hashlib
 import json
@@ -90,26 +90,6 @@ def test_a_database_of_another_format_is_refused_unchanged_and_the_newest_backup
         profile = reaching(coordinator=begun(started, back), token_file=token, insecure=True)
         assert "δ = 1e-05" in quoron(*profile, "ledger", "show")
     assert script("restore", QUORON_DATABASE=f"sqlite:///{back}/coordinator.sqlite", **kept).returncode != 0
-
-
-@pytest.mark.programs
-def test_a_start_adds_the_columns_that_an_earlier_version_did_not_have(tmp_path: Path) -> None:
-    with programs() as started:
-        begun(started, tmp_path)
-        started[-1].stop()
-    columns = {"runs": {"front"}, "users": {"people", "seen", "state", "why"}}
-    with closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as raw, raw:
-        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL").fetchall():
-            raw.execute(f"DROP INDEX {name}")
-        for table, names in columns.items():
-            for name in names:
-                raw.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
-    with programs() as started:
-        begun(started, tmp_path)
-        started[-1].stop()
-    with closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as raw:
-        for table, names in columns.items():
-            assert names <= {row[1] for row in raw.execute(f"PRAGMA table_info({table})")}
 
 
 @pytest.mark.programs

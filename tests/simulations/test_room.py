@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,9 @@ import pytest
 import row_files
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.data import user_rows
 from quoron.data.index import Rows, opened
 from quoron.data.population import ItemStore
-from quoron.data.user_rows import UserReading, first_rows, group
+from quoron.data.user_rows import first_of_each, first_rows, group
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import memory, run, table
@@ -122,10 +122,9 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((user_rows, "_FIRST", 100), (text_files, "_PIECE", 999)):
-            monkeypatch.setattr(module, name, less)
-        reading = UserReading(MOST, "who")
-        found, whole = tables.read(path, None, reading), tables.read(path)
+        monkeypatch.setattr(text_files, "_PIECE", 999)
+        keep = partial(first_of_each, user="who", most=MOST)
+        found, whole = tables.read(path, keep=keep, most=100), tables.read(path)
         assert found.num_rows < whole.num_rows
         first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))
         assert repr(first.to_pylist()) == repr(wanted.to_pylist())

@@ -64,7 +64,8 @@ def _simulated(seed: int | None, folder: Path) -> str:
 def _compared(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"algorithms": ["recentred-sgd"], "seeds": 1, "out": folder / "compared"}
     asked["engine"] = Inline(workers=1)
-    made = quoron.compare(configs.parse(TOML), seed=seed, **asked)
+    asked["settings"] = [] if seed is None else [f"run.seed={seed}"]
+    made = quoron.compare(configs.parse(TOML), **asked)
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
 
 

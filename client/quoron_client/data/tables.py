@@ -31,7 +31,6 @@ from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.files import ROWS, Files, check_names
 from quoron_client.data.formats import DECIMAL, Dialect, format_of, is_folder, name_of
 from quoron_client.data.text_files import TextFile
-from quoron_client.data.users import Reading
 from quoron_privacy.errors import DataError
 
 Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
@@ -120,8 +119,6 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_pandas(source)
     elif isinstance(source, pa.RecordBatch):
         found = _of_table(pa.Table.from_batches([source]))
-    elif isinstance(source, pa.RecordBatchReader):
-        found = _of_reader(source)
     elif hasattr(source, "__arrow_c_stream__"):
         found = _of_table(_from_stream(source))
     else:
@@ -134,21 +131,27 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
 def read(
     source: Any,
     names: Collection[str] | None = None,
-    reading: Reading | None = None,
     dialect: Dialect | None = None,
     *,
     empty: bool = False,
+    keep: Callable[[pa.Table], pa.Table] = lambda table: table,
+    most: int = sys.maxsize,
 ) -> pa.Table:
     """Return all of what `opened` opens as one table with rows, or where it may be `empty` with none; raises DataError.
 
-    With `names` only these columns, which must be there. With `reading` rows that do not count are left out while it is
-    read.
+    With `names` only these columns, which must be there. Once more than `most` rows are in memory `keep` leaves out
+    those that do not count, and again whenever there are twice as many as it kept.
     """
-    held, kept = opened(source, dialect), Reading() if reading is None else reading
-    kept.add(held.empty(names))
+    held = opened(source, dialect)
+    parts, rows = [held.empty(names)], 0
     for batch in held.batches(names, rows=sys.maxsize if held.held else ROWS):
-        kept.add(batch)
-    table = kept.table()
+        parts.append(batch)
+        rows += batch.num_rows
+        if rows > most:
+            parts = [keep(pa.concat_tables(parts))]
+            rows = parts[0].num_rows
+            most = 2 * max(rows, most // 2)
+    table = pa.concat_tables(parts)
     if table.num_rows == 0 and not empty:
         raise DataError(NO_ROWS)
     return table
@@ -262,32 +265,13 @@ def _of_pandas(frame: Any) -> Opened:
     return Opened(called, {}, len(frame), True, empty, batches)
 
 
-def _of_reader(reader: pa.RecordBatchReader) -> Opened:
-    check_names(reader.schema, "the table")
-    begun: list[bool] = []
-
-    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
-        if begun:
-            raise DataError(
-                "Expected a table that can be read again, got a RecordBatchReader that has been read. Give a file, or "
-                "all of it as a Table."
-            )
-        begun.append(True)
-        for batch in reader:
-            yield pa.Table.from_batches([batch]).select(places)
-
-    return _of_schema(reader.schema, None, batches)
-
-
 def _from_stream(source: Any) -> pa.Table:
-    """A frame that Arrow can read, such as polars', without a copy. DataError for a column that Arrow has not."""
+    """A frame or a stream that Arrow can read, such as polars', whole. DataError for a column that Arrow has not."""
     try:
         return pa.table(source)
     except Exception as error:  # of another library; its words may quote a value
         kind = type(source).__name__
-        raise DataError(
-            f"Expected a DataFrame of columns that Arrow has, got {kind}: {type(error).__name__}."
-        ) from None
+        raise DataError(f"Expected a table of columns that Arrow has, got {kind}: {type(error).__name__}.") from None
 
 
 class _PandasColumn:

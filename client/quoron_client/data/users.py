@@ -1,7 +1,6 @@
 """Whose each row of a table is: users are numbered in the order of their names, however their rows come."""
 
 import hashlib
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -99,23 +98,3 @@ class Numbering:
         known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
         read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
         return known, pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
-
-
-class Reading:
-    """The first `most` rows of a table that is read piece by piece."""
-
-    def __init__(self, most: int = sys.maxsize) -> None:
-        self._most = most
-        self._parts: list[pa.Table] = []
-        self._rows = 0
-
-    def add(self, part: pa.Table) -> None:
-        """The rows that follow."""
-        part = part.slice(0, max(0, self._most - self._rows))
-        if part.num_rows or not self._parts:
-            self._parts.append(part)
-            self._rows += part.num_rows
-
-    def table(self) -> pa.Table:
-        """Return the table."""
-        return pa.concat_tables(self._parts)

@@ -62,7 +62,7 @@ import secrets
 import sqlite3
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -506,6 +506,12 @@ class ClientState(AbstractContextManager["ClientState"]):
             return int(database.execute("SELECT count(*) FROM people").fetchone()[0])
 
     @property
+    def welcomed(self) -> bool:
+        """Whether it knows a coordinator's store: then its client is enrolled there."""
+        with self._errors() as database:
+            return bool(database.execute("SELECT count(*) FROM stores").fetchone()[0])
+
+    @property
     def departures(self) -> list[str]:
         """When persons have left, in order."""
         with self._errors() as database:
@@ -936,14 +942,3 @@ def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
 def _mark(charged: bytes, answered: bytes, counts: bytes | None) -> bytes:
     kept = b"".join(len(part).to_bytes(8, "little") + part for part in (charged, answered, counts or b""))
     return blake2b(kept, digest_size=8, person=b"quoron-share").digest()
-
-
-def welcomed(path: Path) -> bool:
-    """Return whether a client state knows a coordinator, or cannot be read; writes nothing."""
-    if not path.exists():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return bool(database.execute("SELECT count(*) FROM stores").fetchone()[0])
-    except sqlite3.Error:
-        return True

@@ -25,13 +25,14 @@ have many and others few, whose column is called `x`, do not.
 A silo's own table as the items of its persons, by a run's public rules.
 
     names = names_in(Path("patients.parquet"), "patient_id")
-    held = own_people(Path("patients.parquet"), terms, "patient_id", people=300)
+    held = own_items(Path("patients.parquet"), terms, user="patient_id", people=300)
 
-As `own_table`, person by person: a fault of the file or its columns is an error, shown to the owner. A fault of rows is
-not, and concerns the person alone whose rows they are. Rows without a name in the user column are left out.
+As one user's, person by person: a fault of rows concerns the person alone whose rows they are. Rows without a name in
+the user column are left out.
 """
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +43,9 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, fused, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.formats import Dialect
-from quoron_client.data.fused import Gathering
+from quoron_client.data.fused import Gathered, Gathering
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import Numbering, Reading
+from quoron_client.data.users import Numbering
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
@@ -95,6 +96,7 @@ def _identifies(values: list[str]) -> bool:
     return not measured and not all(_DATE.fullmatch(each) for each in values)
 
 
+_ONE = "\0"  # of a column of ours: whose each row is, where all are one user's
 MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
 LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
 
@@ -110,11 +112,12 @@ class OwnItems:
     names: tuple[str, ...] = ()  # of a silo's persons; the last user of the batch is one more who has none
 
 
-def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect | None = None) -> pa.Table:
-    """Return the table in a file, or the rows that are kept. Raises DataError, which names the file."""
+def read_own_table(path: Path, dialect: Dialect | None = None, *, most: int = sys.maxsize) -> pa.Table:
+    """Return the table in a file, or its first `most` rows. Raises DataError, which names the file."""
     try:
         held = tables.opened(path, dialect)
-        return tables.read(held, None if held.names else held.seen(), reading)
+        names = None if held.names else held.seen()
+        return tables.read(held, names, keep=lambda table: table.slice(0, most), most=most).slice(0, most)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
@@ -126,7 +129,7 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, di
     DataError as `read_own_table` does, too.
     """
     first = max(LOOKED_AT, MANY * (items_per_user or 0) + 1)
-    table = read_own_table(path, Reading(first), dialect)
+    table = read_own_table(path, dialect, most=first)
     why = None if one_user else several(table, items_per_user)
     if why is not None:
         raise DataError(
@@ -156,39 +159,60 @@ def unusable(path: Path, error: Exception) -> str:
     return f"Data file {str(path)!r}: {said}"
 
 
-def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnItems:
-    """Return the items of the user whose rows are in `path`, encoded as a population's table would be.
+def own_items(
+    path: Path, terms: Terms, dialect: Dialect | None = None, *, user: str | None = None, people: int = 1
+) -> OwnItems:
+    """Return the items of the user whose rows are in `path`, or of each of so many people whom the column `user` names.
 
-    Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
+    Encoded as a population's table would be. A person's items are the first of its rows, as many as a number says that
+    is the same for all. Raises DataError for a file that is not there, lacks a column, or has one stored as another
+    type.
     """
-    rules, loss = terms.columns, terms.make_loss()
-    held, width = opened(path, terms, dialect), rules.dimension
-    problem = notice = None
-    needed = {"label", "weight", *(("number",) if rules.missing == "drop" else ())}  # or a row is left out
+    rules, loss, problem = terms.columns, terms.make_loss(), None
+    held, width = opened(path, terms, dialect, *(() if user is None else (user,))), rules.dimension
+    numbers = MOST_NUMBERS if user is None else MOST_NUMBERS_OF_ALL
     try:
-        most = max(1, MOST_NUMBERS // width)
-        found = tables.read(held, rules.columns, Reading(most + 1))
-        table = found.slice(0, most)
-        if found.num_rows > most:
-            notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."
-        encoded = fused.encoded(rules, table)
-        if dropped := int(np.count_nonzero(~encoded.kept)):
-            those = [(place, each) for place, each in enumerate(fused.declared_columns(rules)) if each.kind in needed]
-            unfit = {each.name: np.count_nonzero(encoded.unfit(place)[~encoded.kept]) for place, each in those}
-            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in unfit.items() if count)
-            without = (
-                f"Data file {str(path)!r}: Expected rows that can be used, got {dropped:,} of {table.num_rows:,} that "
-                f"cannot, by column: {blamed}."
-            )
-            notice = without if notice is None else f"{notice} {without}"
-        if dropped == table.num_rows:
-            problem, notice = notice, None
-            batch = _unusable(width)
-        else:
-            batch = encoded.batch(1, np.zeros(table.num_rows, np.int64))
+        gathered, names, notice = _gathered(held, rules, user, max(1, numbers // (max(1, width) * people)))
     except Exception as error:
-        batch, problem = _unusable(width), unusable(path, error)
-    return OwnItems(bounded(batch, loss), problem, notice)
+        nothing = ItemBatch(np.zeros((0, width), np.float32), np.zeros(0), np.zeros(2, np.int64))
+        return OwnItems(bounded(_unusable(width) if user is None else nothing, loss), unusable(path, error))
+    if notice is not None:
+        notice = f"Data file {str(path)!r}: {notice}"
+    if user is not None:
+        batch = gathered.items(gathered.users + 1, zero_rows=False)
+    elif gathered.block.kept.any():
+        batch = gathered.items(1)
+    else:
+        batch, problem, notice = _unusable(width), notice, None
+    return OwnItems(bounded(batch, loss), problem, notice, tuple(names))
+
+
+def _gathered(
+    held: tables.Opened, rules: Encoding, user: str | None, most: int
+) -> tuple[Gathered, list[str], str | None]:
+    """Return a file's rows, the first `most` of each person's, the persons' names, and what the owner should know."""
+    gathering, rows, nobodys = Gathering(rules, user or _ONE, most, rows=held.rows), 0, False
+    for batch in held.batches(tuple(dict.fromkeys((*rules.columns, *(() if user is None else (user,)))))):
+        if user is None:
+            batch = batch.append_column(_ONE, pa.array(np.zeros(batch.num_rows, np.int64)))
+        elif (somebodys := columns.somebodys(columns.users(batch, user))).false_count:
+            batch, nobodys = batch.filter(somebodys), True
+        gathering.add(batch)
+        rows += batch.num_rows
+    gathered, said = gathering.end(), list[str]()
+    count, dropped = len(gathered.owners), ~gathered.block.kept
+    if rows > count:
+        said.append(f"Expected at most {most:,} rows of one person, got more. Only the first so many count.")
+    if dropped.any():
+        needed = {"label", "weight", *(("number",) if rules.missing == "drop" else ())}  # or a row is left out
+        those = [(place, each) for place, each in enumerate(fused.declared_columns(rules)) if each.kind in needed]
+        unfit = {each.name: np.count_nonzero(gathered.block.unfit(place)[dropped]) for place, each in those}
+        blamed = ", ".join(f"{name!r} ({many:,})" for name, many in unfit.items() if many)
+        bad = int(np.count_nonzero(dropped))
+        said.append(f"Expected rows that can be used, got {bad:,} of {count:,} that cannot, by column: {blamed}.")
+    if nobodys:
+        said.append("Expected somebody's rows, got some of nobody, which are left out.")
+    return gathered, gathering.names, " ".join(said) or None
 
 
 def _unusable(width: int) -> ItemBatch:
@@ -212,36 +236,3 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
         return numbering.names()
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
-
-
-def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnItems:
-    """Return the items of the persons whose rows are in `path`, of a silo of so many.
-
-    A person's items are the first of its rows, as many as a number says that is the same for all. Raises DataError for
-    a file that is not there, lacks a column, or has one stored as another type.
-    """
-    rules, loss = terms.columns, terms.make_loss()
-    held = opened(path, terms, dialect, user)
-    try:
-        most = max(1, MOST_NUMBERS_OF_ALL // (max(1, rules.dimension) * people))
-        batch, names, notice = _gathered(held, rules, user, most)
-    except Exception as error:
-        nothing = ItemBatch(np.zeros((0, rules.dimension), np.float32), np.zeros(0), np.zeros(2, np.int64))
-        return OwnItems(nothing, unusable(path, error))
-    warning = None if notice is None else f"Data file {str(path)!r}: {notice}"
-    return OwnItems(bounded(batch, loss), None, warning, tuple(names))
-
-
-def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tuple[ItemBatch, list[str], str | None]:
-    gathering, nobodys = Gathering(rules, user, most, rows=held.rows), False
-    for batch in held.batches(tuple(dict.fromkeys((*rules.columns, user)))):
-        somebodys = columns.somebodys(columns.users(batch, user))
-        if somebodys.false_count:
-            batch, nobodys = batch.filter(somebodys), True
-        gathering.add(batch)
-    gathered = gathering.end()
-    unusable = int(np.count_nonzero(~gathered.block.kept))
-    said = [f"{unusable:,} rows that cannot be used"] if unusable else []
-    said += ["rows of nobody"] if nobodys else []
-    notice = f"Expected rows that can be used, got {' and '.join(said)}. They are left out." if said else None
-    return gathered.items(gathered.users + 1, zero_rows=False), gathering.names, notice

@@ -97,7 +97,6 @@ class Terms(Promised):
     loss: dict[str, str | Number]  # "name", and the bounds of `make_loss`
     domain: dict[Literal["l2-ball", "box"], Positive]
     columns: Encoding  # how rows of a table become items
-    slot: Annotated[int, Field(ge=0)] | None = None  # this user's number in the run, where it is not that of its place
 
     @model_validator(mode="after")
     def _usable(self) -> Self:

@@ -42,7 +42,7 @@ from quoron_client.compute.work import answer, local_report
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
-from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask, welcomed
+from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.terms import Terms, agreement, announced_digest, refusal
@@ -140,7 +140,7 @@ class Worker:
                 people = owner.people or known or len(names)
                 _check_people(owner, names, people)
         except DataError as error:
-            if (column is not None and not known) or not welcomed(owner.record):
+            if (column is not None and not known) or not record.welcomed:
                 raise
             # The coordinator samples members from connected clients: whether this one connects may not depend on data.
             _LOG.warning("%s This client is enrolled already, so it connects nevertheless.", error)
@@ -187,7 +187,7 @@ class Worker:
             return "an unexpected error"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, digest, None, user if terms.slot is None else terms.slot, masking=agreed)
+            part = Part(terms, digest, None, user, masking=agreed)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
@@ -204,9 +204,7 @@ class Worker:
         data, dialect, column = self.owner.data, self.owner.dialect, self.owner.user_column
         if self.items is not None:
             return self.items(data, terms)
-        if column is None:
-            return own_table.own_items(data, terms, dialect)
-        return own_table.own_people(data, terms, column, people=self.people, dialect=dialect)
+        return own_table.own_items(data, terms, dialect, user=column, people=self.people)
 
     def _with(self, part: Part, items: OwnItems) -> Part:
         """Return the part with these items; log their problems for the owner."""

@@ -355,47 +355,28 @@ def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federat
     return federation.Answer(run=run, round=round, digest=digest, values=array_to_wire(sent), statuses=status)
 
 
-def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: int) -> Answers:
+def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: int) -> Answers | None:
     """Return rows (asked, *shape), to be read, and a status for each; never raises. Whatever is not usable is zeros.
 
-    | what was sent                                             | status of the user                |
-    | --------------------------------------------------------- | --------------------------------- |
-    | a row of finite float64 numbers, answered                 | ANSWERED                          |
-    | missing or rejected, by the client itself, one or all     | as sent                           |
-    | a row with a number that is not finite, another status    | REJECTED, and nobody else is      |
-    | another type, another number of rows, columns or statuses | REJECTED, all that the client has |
+    | what was sent                                             | status of the user                          |
+    | --------------------------------------------------------- | ------------------------------------------- |
+    | a row of finite float64 numbers, answered                 | ANSWERED                                    |
+    | missing or rejected, by the client itself, one or all     | as sent                                     |
+    | a row with a number that is not finite, another status    | REJECTED, and nobody else is                |
+    | another type, another number of rows, columns or statuses | None: no client that works sends it         |
     """
     whole = int(message.status)
     if whole in (Status.MISSING, Status.REJECTED):
-        return _nothing(shape, asked, Status(whole))
-    found = _floats(message, shape, asked) if whole == Status.ANSWERED else None
+        return Answers(np.zeros((asked, *shape)), np.full(asked, whole, np.uint8))
+    sent = (asked, *shape) if asked > 1 else shape
+    found = floats_from_wire(message.values, sent) if whole == Status.ANSWERED else None
     statuses = np.frombuffer(message.statuses if asked > 1 else b"\0", np.uint8)
     if found is None or len(statuses) != asked:
-        return _nothing(shape, asked, Status.REJECTED)
+        return None
+    found = found.reshape(asked, *shape)
     if np.count_nonzero(np.isfinite(found)) == found.size and not np.count_nonzero(statuses):  # ANSWERED is 0
         return Answers(found, statuses)
     return Answers.checked(found, np.minimum(statuses, REJECTED), largest=np.finfo(np.float64).max)
-
-
-def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
-    return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
-
-
-def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool:
-    """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
-
-    A client that works sends no other, whatever its data are; the numbers are not checked.
-    """
-    status = int(message.status)
-    if status != Status.ANSWERED:
-        return status in (Status.MISSING, Status.REJECTED)
-    return _floats(message, shape, asked) is not None
-
-
-def _floats(message: federation.Answer, shape: tuple[int, ...], asked: int) -> NDArray[np.float64] | None:
-    """Return the numbers of an answer (asked, *shape), finite or not; None for anything else."""
-    found = floats_from_wire(message.values, (asked, *shape) if asked > 1 else shape)
-    return None if found is None else found.reshape(asked, *shape)
 
 
 def floats_from_wire(message: values.Array, shape: tuple[int, ...]) -> NDArray[np.float64] | None:

@@ -169,23 +169,20 @@ class Shards:
     nodes: tuple[int, ...]
 
     @classmethod
-    def found(
-        cls, grid: Grid, *, run: str, seconds: float, partitions: int | None = None, progress: Progress = no_progress
-    ) -> "Shards":
-        """Wait for a handshake with a node of every partition; of as many as nodes name, or `partitions`.
+    def found(cls, grid: Grid, *, run: str, seconds: float, progress: Progress = no_progress) -> "Shards":
+        """Wait for a handshake with a node of every partition, of as many as nodes name.
 
         Raises RunError if one is missing after `seconds`, or nodes disagree on their number. Calls `progress` for each.
         """
         ends, handshakes = time.monotonic() + seconds, Handshakes(grid, progress=progress)
         places: dict[int, tuple[int, int]] = {}  # partition and number of partitions of each node that has answered
         tries: dict[int, int] = {}  # how often each was asked
-        while (complete := _complete(places, partitions)) is None:
+        while (complete := _complete(places)) is None:
             left = ends - time.monotonic()
             hopeless = bool(tries) and not places and min(tries.values()) >= _TRIES  # all fail whenever they are asked
             if left < 0 or hopeless:
-                wanted = "every partition" if partitions is None else f"{partitions} partitions"
                 raise RunError(
-                    f"Expected nodes of {wanted} within {seconds:g} seconds, got {len(places)} that answer and "
+                    f"Expected nodes of every partition within {seconds:g} seconds, got {len(places)} that answer and "
                     f"{len(tries) - len(places)} that do not. Start the missing SuperNodes, each with this version of "
                     f"quoron, a partition-id, and one num-partitions for all.{handshakes.why()}"
                 )
@@ -216,7 +213,7 @@ class Shards:
         return answers_from_record(reply, len(part.rows), shape)
 
 
-def _complete(places: Mapping[int, tuple[int, int]], partitions: int | None) -> tuple[int, ...] | None:
+def _complete(places: Mapping[int, tuple[int, int]]) -> tuple[int, ...] | None:
     """Return the node of each partition; None while one is missing."""
     counts = {of for _, of in places.values()}
     if len(counts) > 1:
@@ -224,10 +221,8 @@ def _complete(places: Mapping[int, tuple[int, int]], partitions: int | None) -> 
             "Expected nodes that agree on num-partitions in their --node-config, got "
             f"{' and '.join(map(str, sorted(counts)))}."
         )
-    if not counts or partitions not in (None, *counts):
-        return None
     homes = {place: node for node, (place, _) in sorted(places.items(), reverse=True)}
-    return tuple(homes[place] for place in sorted(homes)) if len(homes) == min(counts) else None
+    return tuple(homes[place] for place in sorted(homes)) if {len(homes)} == counts else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,6 +290,7 @@ class Users:
         Remembers users who agree or decline: that is their owner's decision and does not depend on data.
         """
         asked, zeros = len(part.rows), np.zeros((len(part.rows), *shape))
+        rejected = Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
         try:
             values = values_of(reply)
             if part.asked is not None and "declined" in values:
@@ -306,10 +302,10 @@ class Users:
                 return Answers(zeros, np.full(asked, Status.MISSING, np.uint8))
             answer = pb.Answer.FromString(bytes_of(values, "answer"))
         except (WireError, DecodeError):
-            return Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
+            return rejected
         if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
-            return Answers(zeros, np.full(asked, Status.REJECTED, np.uint8))
-        return wire.rows_from_wire(answer, shape, asked)
+            return rejected
+        return wire.rows_from_wire(answer, shape, asked) or rejected
 
     def _task(self, question: Question) -> Task:
         if self.start is None:

@@ -149,7 +149,7 @@ def carry_out(
     with farewell(grid, store, run, action or ENDED, remembering), declined_named_at_end(run) as declined:
         if store.enter(asked, plan, front):
             return Ledger.within(store.database, run).model
-        released = Ledger.begun(store.database, run) and Ledger.within(store.database, run).finished
+        released = (before := Ledger.begun(store.database, run)) is not None and before.finished
         if not released:
             seats = 0 if store.registry.seated(run) else plan.problem.users
             enrol(store, asked.group, seats, waiting, there)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
-from prometheus_client import Histogram
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import (
@@ -38,7 +37,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.journal import Feed
-from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
 from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
@@ -73,9 +71,6 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of unsuitable software, by client
-    commits: Histogram = field(
-        default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
-    )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -120,7 +115,6 @@ class Manager:
         self._gathered = -math.inf  # loop time from which on questions are sent
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
-        self._paused: dict[str, Feed] = {}
         self._threads = ThreadPoolExecutor(wire.MOST_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
@@ -160,7 +154,7 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan, self._database, self.counts.commits)
+        return Running(specification, plan)
 
     async def stop(self) -> None:
         """Stop every run where it is; the next start resumes it."""
@@ -226,7 +220,7 @@ class Manager:
                 row = await retried_once(lambda: self.registry.run(name))
                 new = row is not None and row.state == "waiting"
             if new:
-                self._go_on(name)
+                self.records.paused.pop(name, None)
                 self._waiting[name] = run
         if new:
             journal.note("submitted", run=name, by=by, group=specification.group, plan=digest(run.plan))
@@ -252,7 +246,7 @@ class Manager:
             if active is None:
                 how = await self.stored(lambda: self._store.cancel(run, by=by))
                 self._waiting.pop(run, None)
-                self._go_on(run)
+                self.records.paused.pop(run, None)
                 self.sessions.close(run, str(how))  # it may be paused
                 if waiting is not None:
                     waiting.feed.add({"kind": "ended", "how": how})
@@ -273,8 +267,7 @@ class Manager:
     async def feed(self, run: str) -> Feed:
         """Return the public events of a run. Raises UnknownRun for an unknown name."""
         known = self._active.get(run) or self._waiting.get(run)
-        feed = self._paused.get(run) if known is None else known.feed
-        return await self.records.feed(run) if feed is None else feed
+        return await self.records.feed(run) if known is None else known.feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
         """Return the public event of what a run waits for; None between two rounds."""
@@ -293,7 +286,8 @@ class Manager:
         """Return the public progress of every open run, by the names of metrics."""
         running = {name: run.standing(self.sessions) for name, run in self._active.items()}
         waiting = {name: {"run_rounds_done": 0} for name in self._waiting}
-        return running | waiting | {name: {"run_rounds_done": feed.rounds} for name, feed in self._paused.items()}
+        paused = {name: {"run_rounds_done": rounds} for name, (_, rounds) in self.records.paused.items()}
+        return running | waiting | paused
 
     @property
     def waiting(self) -> int:
@@ -305,12 +299,8 @@ class Manager:
         journal.note("paused", run=run, why=str(error))
         self._active.pop(run, None)
         words = outside(error)
-        self._paused[run], self.records.paused[run] = feed, words
+        self.records.paused[run] = words, feed.rounds
         feed.add({"kind": "paused", "error": words})
-
-    def _go_on(self, run: str) -> None:
-        self._paused.pop(run, None)
-        self.records.paused.pop(run, None)
 
     async def _begin_those_that_can(self) -> None:
         async with self._starting:

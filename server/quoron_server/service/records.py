@@ -7,7 +7,6 @@ answer (docs/privacy/silos.md#ro1).
 import asyncio
 import json
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.journal import Feed, listed, named, public
-from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
@@ -63,11 +61,9 @@ class Records:
         self.put_back = put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
-        self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
-        for queue in ("plan", "read"):
-            self.waits.labels(queue)  # it is there from the start
         self._closed = False
-        self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
+        # By run: why this coordinator leaves it as it is, though it has not ended, and after how many rounds.
+        self.paused: dict[str, tuple[str, int]] = {}
 
     @property
     def away(self) -> str:
@@ -91,9 +87,7 @@ class Records:
 
     async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """Return the plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._planner, self._waited("plan", lambda: make_plan(specification))
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
@@ -152,9 +146,8 @@ class Records:
 
     def events(self, run: str) -> list[dict[str, Any]]:
         """Committed rounds, as everybody may see them, where that is public with names; blocks."""
-        if not Ledger.begun(self._database, run):
-            return []
-        events = [public(event) for event in Ledger.within(self._database, run).events()]
+        ledger = Ledger.begun(self._database, run)
+        events = [] if ledger is None else [public(event) for event in ledger.events()]
         absences = any(event["public"].get("absent") for event in events)
         names = self._registry.called(self._registry.members(run).tolist()) if absences else ()
         return [named(event, names) for event in events]
@@ -178,23 +171,11 @@ class Records:
     async def _read(self, function: Callable[[], T]) -> T:
         if self._closed:
             raise LedgerUnavailable("The coordinator is leaving, and reads its ledger no more. Come back later.")
-        return await retried_once(self._waited("read", function), self._readers)
-
-    def _waited(self, queue: str, function: Callable[[], T]) -> Callable[[], T]:
-        """Return the same function, which counts how long it waited to be called."""
-        asked = time.perf_counter()
-
-        def call() -> T:
-            self.waits.labels(queue).observe(time.perf_counter() - asked)
-            return function()
-
-        return call
+        return await retried_once(function, self._readers)
 
     def _stored_plan(self, run: str) -> dict[str, Any] | None:
-        if not Ledger.begun(self._database, run):
-            return None
-        stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
-        return stored
+        ledger = Ledger.begun(self._database, run)
+        return None if ledger is None else dict(json.loads(ledger.plan_json))
 
     def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
@@ -208,12 +189,13 @@ class Records:
         return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}
 
     def _error(self, row: RunRow) -> str | None:
-        return (self.paused.get(row.run) or self.away or None) if row.state in OPEN else row.error
+        why, _ = self.paused.get(row.run, ("", 0))
+        return (why or self.away or None) if row.state in OPEN else row.error
 
     def _spent(self, row: RunRow) -> dict[str, Any]:
-        if not Ledger.begun(self._database, row.run):
+        ledger = Ledger.begun(self._database, row.run)
+        if ledger is None:
             return {"run": row.run, "state": row.state, "spent": {}, "releases": []}
-        ledger = Ledger.within(self._database, row.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
 

@@ -396,8 +396,11 @@ class Sessions:
             return True
         places = rows if current.apart is None else np.searchsorted(current.apart, rows)
         read = wire.rows_from_wire(message, current.shape, len(rows))
+        if read is None:
+            current.status[places] = Status.REJECTED
+            return False
         current.values[places], current.status[places] = read.values, read.status
-        return bool(np.count_nonzero(read.answered)) or wire.fits(message, current.shape, len(rows))
+        return True
 
     def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> bool:
         """Store a masked answer, which no server can read, and the part for the second server."""

@@ -20,7 +20,6 @@ import re
 import secrets
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -84,10 +83,8 @@ def _lines(database: Database) -> Iterator[bytes]:
         for name, table in TABLES.items():
             if name not in there:
                 continue
-            stored = database.columns(name)  # an earlier version's are fewer
-            columns = [column for column in table.columns if column in stored]
-            yield _line({"table": name, "columns": columns})
-            for row in connection.execute(f"SELECT {listed(columns)} FROM {name} ORDER BY {listed(table.key)}"):
+            yield _line({"table": name, "columns": [*table.columns]})
+            for row in connection.execute(f"SELECT {listed(table.columns)} FROM {name} ORDER BY {listed(table.key)}"):
                 yield _line([_plain(value) for value in row])
 
 
@@ -198,9 +195,8 @@ def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
             raise LedgerError(f"Expected an empty database at {database.name}, found tables. Restore to another.")
         database.ensure(SCHEMA)
         for name, rows in copy.rows.items():
-            if rows:  # of an earlier version's users it is not known when they were seen: from now on
-                seen = {"seen": int(time.time())} if name == registry.USERS.name else {}
-                TABLES[name].insert(execute, *(seen | row for row in rows))
+            if rows:
+                TABLES[name].insert(execute, *rows)
         return _put_back(database, copy.incarnations, lost)
 
 
@@ -214,7 +210,7 @@ def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) ->
     known, ended = {row.run for row in runs.runs()}, []
     for row in runs.runs():
         if row.state in registry.OPEN:
-            complete = ledger.Ledger.begun(database, row.run) and ledger.Ledger.within(database, row.run).finished
+            complete = (found := ledger.Ledger.begun(database, row.run)) is not None and found.finished
             runs.set_state(row.run, *(("complete", None) if complete else ("cancelled", ENDED)))
             ended += [] if complete else [row.run]
     unreleased = ledger.Ledger.unreleased(database)

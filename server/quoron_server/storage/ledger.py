@@ -15,7 +15,6 @@ What a power loss can and cannot take: docs/durability.md.
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -178,7 +177,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     @classmethod
     def begin(cls, database: Store, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
         """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
-        if cls.begun(database, run):
+        if cls.begun(database, run) is not None:
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.transaction() as execute:
             row = {"run": run, "config_digest": config_digest, "plan": plan}
@@ -190,15 +189,16 @@ class Ledger(AbstractContextManager["Ledger"]):
     @classmethod
     def within(cls, database: Store, run: str) -> "Ledger":
         """Return the ledger of `run` in `database`. LedgerError if it has none."""
-        if not cls.begun(database, run):
+        found = cls.begun(database, run)
+        if found is None:
             raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
-        return cls(database, run)
+        return found
 
     @classmethod
-    def begun(cls, database: Store, run: str) -> bool:
-        """Return whether `run` has a ledger in `database`."""
+    def begun(cls, database: Store, run: str) -> "Ledger | None":
+        """Return the ledger of `run` in `database`; None if it has none."""
         database.ensure(SCHEMA)
-        return bool(database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]))
+        return cls(database, run) if database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]) else None
 
     @classmethod
     def unreleased(cls, database: Store) -> set[str]:
@@ -340,7 +340,6 @@ class Ledger(AbstractContextManager["Ledger"]):
         entries = _entries(releases)
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
-        began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
             if not execute(here, [round_, state, seal, self.run, round_]):
@@ -354,7 +353,6 @@ class Ledger(AbstractContextManager["Ledger"]):
             if plan is not None:
                 seal = _seal("seal", {"run": self.run, "config_digest": self.config_digest, "plan": plan})
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
-        self._database.committed = time.perf_counter() - began
 
     def finish(
         self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, count, printable
 from quoron_server.plan import EVERYONE as EVERYONE
 from quoron_server.silos import Draw, draw, homes, packed, seed_of, unpacked
-from quoron_server.storage.store import Execute, Row, Store, Table, listed, marks, now
+from quoron_server.storage.store import Execute, Row, Store, Table, marks, now
 
 UserState = Literal["active", "away", "retired"]
 State = Literal["waiting", "running", "complete", "below-min-cohort", "cancelled", "failed"]
@@ -40,23 +40,6 @@ FRONTS: dict[Front, str] = {  # what brings a run's questions to its members; no
     "flower-app": "a ServerApp of your own on Flower",
 }
 
-USERS = Table(
-    "users",
-    {
-        "user": "INTEGER NOT NULL",
-        "fingerprint": "TEXT NOT NULL",
-        "group": "TEXT NOT NULL",
-        "enrolled_at": "TEXT NOT NULL",
-        "name": "TEXT DEFAULT '' NOT NULL",
-        "software": "TEXT DEFAULT '' NOT NULL",
-        "state": "TEXT DEFAULT 'active' NOT NULL",  # as was said; who was not seen is away
-        "why": "TEXT DEFAULT '' NOT NULL",
-        "seen": "BIGINT DEFAULT '0' NOT NULL",
-        "people": "INTEGER DEFAULT '1' NOT NULL",  # users from `user` on, of one client
-    },
-    ("user",),
-    "fingerprint",
-)
 _keys = Table(  # that were somebody's: of no use any more, and never another user
     "rotated",
     {
@@ -88,20 +71,6 @@ _gone = Table(  # users of whom nothing is kept but that they were
 )
 # Digests of their keys, which say nothing of whose they were: never another user.
 _nobodys = Table("nobodys", {"digest": "TEXT NOT NULL"}, ("digest",))
-_runs = Table(
-    "runs",
-    {
-        "run": "TEXT NOT NULL",
-        "number": "INTEGER NOT NULL",  # in order of submission
-        "specification": "TEXT NOT NULL",
-        "state": "TEXT NOT NULL",
-        "created": "TEXT NOT NULL",
-        "error": "TEXT",
-        "front": f"TEXT DEFAULT '{SERVICE}' NOT NULL",
-    },
-    ("run",),
-    "number",
-)
 _slots = Table(
     "slots", {"run": "TEXT NOT NULL", "slot": "INTEGER NOT NULL", "user": "INTEGER NOT NULL"}, ("run", "slot")
 )
@@ -115,7 +84,6 @@ _agreed = Table(  # whose client has said that it takes part: its own record mus
     },
     ("user", "run"),
 )
-SCHEMA = (USERS, _keys, _draws, _gone, _nobodys, _runs, _slots, _agreed)
 INDICES = {
     "users_standing": 'users ("group", state, seen)',
     "users_names": "users (name)",
@@ -174,14 +142,14 @@ class User:
     """One user, as the roster has it."""
 
     user: int
-    name: str  # of its certificate, for people; several may have the same
-    group: str
-    state: UserState
-    why: str  # it is not active
-    seen: float  # seconds since 1970, to the grid
-    software: str  # that its client said last
     fingerprint: str
+    group: str
     enrolled_at: str
+    name: str = ""  # of its certificate, for people; several may have the same
+    software: str = ""  # that its client said last
+    state: UserState = "active"  # as was said; who was not seen is away
+    why: str = ""  # it is not active
+    seen: int = 0  # seconds since 1970, to the grid
     people: int = 1  # of a silo: users `user`, `user` + 1, ...
 
     def as_json(self) -> dict[str, Any]:
@@ -202,6 +170,7 @@ class RunRow:
     """One submitted run."""
 
     run: str
+    number: int  # in order of submission
     specification: str
     state: State
     created: str  # for people
@@ -217,6 +186,11 @@ class RunRow:
             )
 
 
+USERS = Table.of("users", User, "user", unique="fingerprint")
+_runs = Table.of("runs", RunRow, "run", unique="number")
+SCHEMA = (USERS, _keys, _draws, _gone, _nobodys, _runs, _slots, _agreed)
+
+
 class Registry:
     """Users, runs and memberships in one database. Every method is one transaction and may be repeated.
 
@@ -230,19 +204,13 @@ class Registry:
     def __init__(
         self, database: Store, *, away_after: float = AWAY_AFTER, clock: Callable[[], float] = time.time
     ) -> None:
-        """Makes its tables, and what those of earlier versions lack. `away_after` seconds, infinite for never."""
+        """Makes its tables. `away_after` seconds, infinite for never."""
         if not away_after >= 1:
             raise ConfigError(f"Expected away_after of 1 second or more, got {away_after}.")
         self._database, self._clock, self._away_after = database, clock, away_after
         self._grid = max(1, int(min(away_after, 365 * DAY) / _STEPS))
         database.ensure(SCHEMA)
         with database.transaction() as execute:
-            for table in (USERS, _runs):  # of an earlier version may lack some
-                there = database.columns(table.name)
-                for name in (name for name in table.columns if name not in there):
-                    execute(f"ALTER TABLE {table.name} ADD COLUMN {listed([name])} {table.columns[name]}")
-                    if name == "seen":  # none was recorded before: from now on
-                        execute("UPDATE users SET seen = ?", [self.step])
             for name, columns in INDICES.items():
                 execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
 
@@ -260,8 +228,8 @@ class Registry:
             if not found:
                 require_current(execute, fingerprint)
                 user = following(execute, USERS, '"user" + people - 1')
-                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now(), "people": people}
-                USERS.insert(execute, row | called | {"seen": self.step})
+                new = User(user, fingerprint, group, now(), seen=self.step, people=people)
+                USERS.insert(execute, asdict(new) | called)
                 return user
             known = found[0]
             if known["group"] != group:
@@ -460,8 +428,8 @@ class Registry:
         with self._database.transaction() as execute:
             known = self.run(run)
             if known is None:
-                row = {"run": run, "specification": specification, "state": "waiting", "created": now(), "front": front}
-                _runs.insert(execute, {"number": following(execute, _runs, "number")} | row)
+                number = following(execute, _runs, "number")
+                _runs.insert(execute, asdict(RunRow(run, number, specification, "waiting", now(), None, front)))
                 return True
         if known.specification != specification:
             raise LedgerError(f"Expected a new name, got run={run!r}: another run has it. Choose another name.")
@@ -478,7 +446,7 @@ class Registry:
 
     def runs(self) -> list[RunRow]:
         """Return every run, in the order of submission."""
-        return [_row(stored) for stored in self._database.rows("SELECT * FROM runs ORDER BY number")]
+        return [RunRow(**row) for row in self._database.rows("SELECT * FROM runs ORDER BY number")]
 
     def states(self) -> dict[str, int]:
         """Return how many runs there are in each state that any is in."""
@@ -488,7 +456,7 @@ class Registry:
     def run(self, run: str) -> RunRow | None:
         """One run, None if never submitted."""
         rows = self._database.rows("SELECT * FROM runs WHERE run = ?", [run])
-        return _row(rows[0]) if rows else None
+        return RunRow(**rows[0]) if rows else None
 
     def fix_members(self, run: str, n: int, group: str = EVERYONE) -> NDArray[np.int64]:
         """User by slot, shape (n,): n active users of `group`, in order, drawn once and the same ever after.
@@ -511,7 +479,7 @@ class Registry:
         return bool(self._database.rows("SELECT slot FROM slots WHERE run = ? LIMIT 1", [run]))
 
     def drawn(self, run: str) -> Draw | None:
-        """Return how the members of a run were drawn; None before, and for runs of earlier versions."""
+        """Return how the members of a run were drawn; None before."""
         rows = self._database.rows("SELECT seed, active FROM draws WHERE run = ?", [run])
         return Draw(rows[0]["seed"], unpacked(rows[0]["active"]), self.members(run)) if rows else None
 
@@ -592,7 +560,3 @@ def following(execute: Execute, table: Table, column: str) -> int:
     """Return the first number after all in a column."""
     (row,) = execute(f"SELECT max({column}) AS highest FROM {table.name}")
     return 0 if row["highest"] is None else int(row["highest"]) + 1
-
-
-def _row(stored: Row) -> RunRow:
-    return RunRow(**{name: value for name, value in stored.items() if name != "number"})

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args, get_origin
 
 from quoron_client.durable import PRIVATE, Tally, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
@@ -49,7 +49,7 @@ SETTINGS = (
     "checkpoint_fullfsync=ON",
     "secure_delete=ON",
 )
-_TYPES: dict[Any, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB"}
+_TYPES: dict[Any, str] = {str: "TEXT", int: "BIGINT", bytes: "BLOB"}
 _RESERVED = ("user", "group")  # words of SQL that are columns here
 _TOGETHER = 100  # rows that one statement writes
 _FULL = "database or disk is full"
@@ -180,9 +180,9 @@ class Table:
     unique: str = ""  # a column whose values all differ
 
     @classmethod
-    def of(cls, name: str, kind: Any, *key: str) -> "Table":
-        """Return the table whose rows are instances of a dataclass of texts, whole numbers and bytes."""
-        return cls(name, {each.name: f"{_TYPES[each.type]} NOT NULL" for each in fields(kind)}, key)
+    def of(cls, name: str, kind: Any, *key: str, unique: str = "") -> "Table":
+        """Return the table whose rows are instances of a dataclass of texts, whole numbers and bytes, or of None."""
+        return cls(name, {each.name: _column(each.type) for each in fields(kind)}, key, unique)
 
     @property
     def sql(self) -> str:
@@ -199,6 +199,12 @@ class Table:
             values = ", ".join([f"({marks(some[0])})"] * len(some))
             given = [value for row in some for value in row.values()]
             execute(f"INSERT INTO {self.name} ({listed(some[0])}) VALUES {values}", given)
+
+
+def _column(kind: Any) -> str:
+    """Return what SQL says of a column of values of this type."""
+    kinds = [type(each) if get_origin(kind) is Literal else each for each in get_args(kind) or (kind,)]
+    return _TYPES[kinds[0]] if type(None) in kinds else f"{_TYPES[kinds[0]]} NOT NULL"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -253,7 +259,6 @@ class Store:
     ) -> None:
         """Open the SQLite file at `path`, for which others wait `timeout` seconds; `create` makes what is missing."""
         self.name, self.path = name or f"sqlite:///{path}", path
-        self.committed = 0.0  # seconds that the last commit of a round took
         self.failing = ""  # since the last write failed: why, as is said over a network
         self._as_it_is, self._timeout = as_it_is, timeout
         self._mutex = threading.RLock()
@@ -287,11 +292,6 @@ class Store:
             for table in tables:
                 if table.name not in there:
                     execute(table.sql)
-
-    def columns(self, table: str) -> list[str]:
-        """Return the names of a table's columns: one of an earlier version may have fewer than it has now."""
-        with self.writing() as connection:
-            return [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
 
     @property
     def tables(self) -> set[str]:
@@ -506,8 +506,6 @@ class Store:
             self._check_tally(0)
             self.ensure(SCHEMA)
             _META.insert(execute, {"format": FORMAT, "incarnation": secrets.token_hex(8)})
-        elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
-            return [row["format"] for row in execute("SELECT format FROM run")]
         elif "meta" not in tables:
             raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
         return [row["format"] for row in execute("SELECT format FROM meta")]

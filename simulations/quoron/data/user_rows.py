@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns
-from quoron_client.data.users import Numbering, Reading
+from quoron_client.data.users import Numbering
 
-_FIRST = 1 << 20  # rows that are read before any is left out
+FIRST = 1 << 20  # rows that are read before any is left out
 
 
 def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
@@ -65,29 +65,11 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
     return all_before - np.repeat(all_before[begins], lengths)
 
 
-class UserReading(Reading):
-    """A table that is read piece by piece, of which never more is in memory than twice what counts, and a little.
-
-    Of each user of the column `user` the first `most` rows count; a row without a user is one of nobody's.
-    """
-
-    def __init__(self, most: int, user: str) -> None:
-        super().__init__(most)
-        self._user, self._next = user, max(_FIRST, most)
-
-    def add(self, part: pa.Table) -> None:
-        """The rows that follow."""
-        self._parts.append(part)
-        self._rows += part.num_rows
-        if self._rows > self._next:
-            self._parts = [self._cut(pa.concat_tables(self._parts))]
-            self._rows = self._parts[0].num_rows
-            self._next = 2 * max(self._rows, self._next // 2)
-
-    def _cut(self, table: pa.Table) -> pa.Table:
-        coded = columns.users(table, self._user).dictionary_encode(null_encoding="encode")
-        kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), self._most)
-        return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
+def first_of_each(table: pa.Table, user: str, most: int) -> pa.Table:
+    """Return the first `most` rows of each user of the column `user`; a row without a user is one of nobody's."""
+    coded = columns.users(table, user).dictionary_encode(null_encoding="encode")
+    kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), most)
+    return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
 
 
 def _in_one_piece(table: pa.Table) -> pa.Table:

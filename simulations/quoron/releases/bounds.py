@@ -23,6 +23,7 @@ nobody's. Statement and proof: docs/privacy/private-bounds.md.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ import pyarrow as pa
 from quoron import results, toml_text
 from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.data.columns import integers
-from quoron.data.user_rows import UserReading, first_rows, group, most_rows
+from quoron.data.user_rows import FIRST, first_of_each, first_rows, group, most_rows
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
@@ -190,7 +191,8 @@ def read(
     Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
     """
     most = most_rows(1, len(names), weighted=False)
-    table = tables.read(source, [*dict.fromkeys([user, *names])], UserReading(most, user), empty=empty)
+    keep, many = partial(first_of_each, user=user, most=most), max(FIRST, most)
+    table = tables.read(source, [*dict.fromkeys([user, *names])], empty=empty, keep=keep, most=many)
     for name in names:
         if name in dates:
             DateNumber(name, "year", 0, 1).check(table)
