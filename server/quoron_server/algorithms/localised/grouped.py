@@ -28,7 +28,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
@@ -131,7 +131,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
             yield Candidate(float(risks[place, step, suffix]), (sum(share.rounds for share in shares),), laid)
 
 
-def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModels:
+def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModel:
     """One phase of W candidates: shapes (W, 1, 1), (W, K, 1) of `steps` (W, K), and (W, 1, S) of suffixes."""
     rounds = np.array([share.rounds for share in shares], np.float64)[:, None, None]
     variances = [
@@ -139,7 +139,7 @@ def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: V
         + problem.beliefs.heterogeneity**2 / share.cohort_size
         for share in shares
     ]
-    return PhaseModels(
+    return PhaseModel(
         rounds=rounds,
         step_size=steps[:, :, None],
         suffix=np.maximum(1, np.rint(rounds * suffixes)),
