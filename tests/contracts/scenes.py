@@ -56,7 +56,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
     "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
     "local-model": {"rounds": 6, "estimator": "tracking"},
-    "local-model/clip": {"rounds": 6, "estimator": "clip"},
     "local-model/range": {"rounds": 6, "estimator": "range"},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
     "accelerated-erm/clip": {"rounds": 5, "phases": 2, "cohort": 300, "test": "clip"},

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
 UNKNOWN = changed(PROBLEM, curvature="unknown", typical_curvature=None)
-STRONG = replace(UNKNOWN, users=40_000, ridge=0.1)
 
 
 def planned(options=(), problem=PROBLEM, privacy=PRIVACY):
@@ -180,29 +178,6 @@ def test_a_familys_risks_are_those_of_each_candidate(problem):
             assert {len(stages) for _, stages, _ in phases} == {step.stages}
             if scene.curvature is None and np.isfinite(sigmas).all():
                 assert estimates[place] == pytest.approx(risk_by_stages(scene, phases, sigmas), rel=1e-9)
-
-
-class TestStrongSchedule:
-    """Remark 3.6."""
-
-    def test_distances_shrink_to_twice_their_fixed_point_and_users_are_shared_out(self):
-        plan = planned({"strongly_convex": True}, STRONG, Privacy(8.0, 1e-3))
-        INFO.verify(plan)
-        phases = plan.parameters.phases
-        assert len(phases) >= 2
-        assert len({phase.users for phase in phases[:-1]}) == 1
-        pulls = [phase.regularisation for phase in phases]
-        assert pulls == sorted(pulls)
-        assert all(phase.strength == pytest.approx(phase.regularisation + 0.1) for phase in phases)
-
-    @pytest.mark.parametrize("share", [1e-1, 1e-3, 1e-6])
-    def test_its_steps_suffice(self, share):
-        strong, steps = 0.5, search.steps_needed(UNKNOWN, share)
-        radii = search.schedule(UNKNOWN, strong, share, steps)
-        assert radii[0] == 2.0
-        assert radii[-1] <= max(2 * 2 * share / strong, radii[0] * 2 ** -(2.0**steps)) * (1 + 1e-9)
-        for before, after in pairwise(radii):
-            assert after == min(before, math.sqrt(2 * share * before / strong))
 
 
 def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_the_diameter():

@@ -12,7 +12,7 @@ A step whose test fails is skipped: nothing moves, and the stage has one step le
 as planned in any case: nothing visible but the releases depends on data. Everything sent out is a function of releases:
 trust model `central-broadcast`.
 
-Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
+Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
@@ -55,7 +55,7 @@ class AcceleratedERMOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # all of them, exactly
-    phases: int | None = None  # with strongly_convex: within each step of its schedule
+    phases: int | None = None
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
     test: Test = "lottery"  # clip: no test, outliers shortened
@@ -63,8 +63,6 @@ class AcceleratedERMOptions:
     schedule: Literal["secret", "public", "coins"] = "secret"
     regularisation: float | None = None  # λ_1
     radius: float | Literal["guaranteed"] | None = None  # τ, or with test="clip" C; from public knowledge
-    strongly_convex: bool = False  # the schedule of remark 3.6, with strong_convexity or else the loss's ridge
-    strong_convexity: float | None = None  # μ_s of the expected loss
     smoothing: float | None = None  # r, for losses whose slope jumps
 
 

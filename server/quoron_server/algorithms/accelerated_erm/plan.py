@@ -73,7 +73,6 @@ PULLS = (1e-4, 0.01, 0.3)  # λ_1 over the curvature, where that is known
 RULES = (0.25, 0.5, 1.0, 2.0, 4.0)  # λ_1 over the rule's, where it is not
 CAUTION = (1.0, 3.0)  # Ls over its least admissible value
 LOCALISED = 16.0  # λ_{i+1} / λ_i
-MOST_STEPS = 6  # of the strongly convex schedule
 FARTHER = 1.3  # least c of the rule for τ
 BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
 UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however many items they have
@@ -180,11 +179,6 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         known, least = self.problem.ridge, self.problem.beliefs.least_curvature or 0.0
         return (known, least) if self.curvature is not None and least > known else (known,)
 
-    @property
-    def strong_convexity(self) -> float | None:
-        """μ_s; None without the schedule of remark 3.6."""
-        return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
-
     def sampling(self, phase: Draft) -> Sampling:
         """Return how the phase's cohorts are drawn."""
         if phase.cohort == phase.users:
@@ -287,20 +281,18 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
 
 def families(inputs: Inputs) -> Iterator[Family]:
     """Return everything that is tried."""
-    o, strong = inputs.options, inputs.strong_convexity is not None
+    o = inputs.options
     totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
-    steps = range(1, MOST_STEPS + 1) if strong else (1,)
-    for repeats in steps:
-        for inner in [o.phases] if o.phases else ((1,) if strong else PHASES[: 2 if inputs.curvature else 3]):
-            sizes = halves(inputs.problem.users // repeats, inner) * repeats
-            for cohorts in _cohorts(inputs, sizes):
-                for total in totals:
-                    if total < len(sizes):
-                        continue
-                    for pulls in _pulls(inputs, sizes, cohorts, total, repeats):
-                        family = _family(inputs, sizes, cohorts, pulls, total)
-                        if family.steps:
-                            yield family
+    for phases in [o.phases] if o.phases else PHASES[: 2 if inputs.curvature else 3]:
+        sizes = halves(inputs.problem.users, phases)
+        for cohorts in _cohorts(inputs, sizes):
+            for total in totals:
+                if total < len(sizes):
+                    continue
+                for pulls in _pulls(inputs, sizes, cohorts, total):
+                    family = _family(inputs, sizes, cohorts, pulls, total)
+                    if family.steps:
+                        yield family
 
 
 def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
@@ -313,22 +305,17 @@ def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
             yield cohorts
 
 
-def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int, repeats: int) -> Iterator[list[float]]:
+def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> Iterator[list[float]]:
     """Lists of λ_i."""
-    o, inner = inputs.options, len(sizes) // repeats
-    localised = [LOCALISED**k for k in range(inner)]
-    if inputs.strong_convexity is not None:
-        slope = _slope(inputs, sizes, cohorts, total)
-        if steps_needed(inputs.problem, slope) <= repeats:
-            radii = schedule(inputs.problem, inputs.strong_convexity, slope, repeats)
-            yield [(o.regularisation or slope / radius) * factor for radius in radii for factor in localised]
-    elif o.regularisation is not None:
-        yield [o.regularisation * factor for factor in localised]
+    if inputs.options.regularisation is not None:
+        firsts = [inputs.options.regularisation]
     elif inputs.curvature is not None:
-        yield from ([share * inputs.curvature * factor for factor in localised] for share in PULLS)
+        firsts = [share * inputs.curvature for share in PULLS]
     else:
         rule = _slope(inputs, sizes, cohorts, total) / inputs.problem.radius
-        yield from ([share * rule * factor for factor in localised] for share in RULES)
+        firsts = [share * rule for share in RULES]
+    for first in firsts:
+        yield [first * LOCALISED**k for k in range(len(sizes))]
 
 
 def _slope(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> float:
@@ -338,20 +325,6 @@ def _slope(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> 
     sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
     rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
     return math.sqrt(2 * rest)
-
-
-def steps_needed(problem: Problem, slope: float) -> int:
-    """K + 1 with K = ⌈log₂ log₂(1/ρ)⌉ and a = Lρ, at most MOST_STEPS."""
-    share = min(slope / problem.lipschitz, 0.25)
-    return min(1 + math.ceil(math.log2(math.log2(1 / share))), MOST_STEPS)
-
-
-def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int) -> list[float]:
-    """r_0, r_1, .. of remark 3.6: r_0 = min(R, 2L/μ_s), r_k = √(2 a r_{k-1} / μ_s)."""
-    radii = [min(problem.radius, 2 * problem.lipschitz / strong_convexity)]
-    for _ in range(steps - 1):
-        radii.append(min(radii[-1], math.sqrt(2 * slope * radii[-1] / strong_convexity)))
-    return radii
 
 
 def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
@@ -437,17 +410,10 @@ def _responses(
 
 
 def _bounded(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
-    problem, strong = inputs.problem, inputs.strong_convexity
-    steep, none = problem.lipschitz, np.zeros(len(family.steps))
-    square, total, gap, pull = none + problem.radius**2, none, none, 1.0
-    inner = inputs.options.phases or (1 if strong is not None else len(family.drafts))
+    problem = inputs.problem
+    steep, total, gap, pull = problem.lipschitz, np.zeros(len(family.steps)), np.zeros(len(family.steps)), 1.0
     for index, (phase, sigma) in enumerate(zip(family.drafts, sigmas, strict=True)):
-        if index % inner == 0:  # a new step of the strongly convex schedule starts at an expected squared distance
-            if index:
-                square = np.minimum(square, 2 * (total + steep * np.sqrt(2 * gap / pull)) / (strong or 1.0))
-            total, away = none, square
-        else:
-            away = 2 * gap / pull
+        away = 2 * gap / pull if index else np.full(len(family.steps), problem.radius**2)
         pull = phase.pull + problem.ridge
         total = total + phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
         reach = problem.radius if index == 0 else 2 * problem.radius
@@ -691,16 +657,12 @@ def _check(inputs: Inputs) -> None:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
     search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
     search.require_options(options, "cohort", least=4, above=False)
-    search.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
+    search.require_options(options, "regularisation", "smoothing", "radius")
     if options.test == "clip" and options.radius == "guaranteed":
         raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
-    if options.strong_convexity is not None and not options.strongly_convex:
-        raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
-    if options.strongly_convex and not (options.strong_convexity or problem.ridge):
-        raise ConfigError("Expected strong_convexity or a ridge with strongly_convex=true, got neither.")
     search.require_rough(problem, options.smoothing)
-    parts = (options.phases or 1) if not options.strongly_convex else 1
-    small = options.cohort is not None and options.cohort < problem.users // 2 ** max(parts - 1, 0)
+    last = problem.users // 2 ** ((options.phases or 1) - 1)
+    small = options.cohort is not None and options.cohort < last
     sampling: Sampling = "everybody"
     if small or options.schedule == "coins":
         sampling = DRAWN[options.schedule]
