@@ -16,7 +16,6 @@ from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.accounts.near_gaussian import SHARES
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERMParameters
 from quoron_server.algorithms.mean.method import MeanSGDParameters
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.plan import Privacy, RunPlan
@@ -27,7 +26,6 @@ OPTIONS = {
     "dp-sgd-wor": {"rounds": 100, "rate": 0.05},
     "dp-sgd-poisson": {"rounds": 100, "rate": 0.05},
     "recentred-sgd": {"rounds": 100, "rate": 0.05},
-    "accelerated-erm": {"test": "clip", "rounds": 20, "cohort": 40},
 }
 OTHERS = tuple(name for name in ALGORITHMS if name not in OPTIONS)
 SCALES = ("noise_scale", "multiplier")
@@ -47,9 +45,6 @@ def known(plan: RunPlan) -> list[tuple[float, float]]:
         epsilon = partial(
             first_account.poisson_epsilon, p.cohort_size / n, p.rounds, p.round_mu, adjacency="replace-one"
         )
-    elif isinstance(p, AcceleratedERMParameters):
-        kinds = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
-        epsilon = lambda delta: max(first_account.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731
     else:
         assert isinstance(p, NoisySGDParameters | MeanSGDParameters)
         epsilon = partial(first_account.wor_epsilon, p.cohort_size / (n - 1), p.rounds, p.round_mu)

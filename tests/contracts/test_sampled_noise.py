@@ -16,7 +16,6 @@ FRESH_USERS = {
     "accelerated-erm",
     "accelerated-sgd",
     "filtered-sgd",
-    "group-phased-sgd/questions",
     "one-pass-dp-sgd",
     "outlier-iterates",
     "phased-sgd",

@@ -440,7 +440,7 @@ def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
 def make(plan: RunPlan) -> LocalisedSGD:
     """Return the algorithm of a plan."""
     cohort = plan.parameters_of(PhasedParameters).cohort_size
-    return LocalisedSGD(plan, PlainMean(cohort, plan.problem.lipschitz))
+    return LocalisedSGD(plan, PlainMean(lambda round_: cohort, plan.problem.lipschitz))
 
 
 INFO = AlgorithmInfo(
