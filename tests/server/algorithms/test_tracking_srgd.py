@@ -21,10 +21,10 @@ NAME = "tracking-srgd"
 INFO = ALGORITHMS[NAME]
 
 CASES = [
-    {"factorisation": "sqrt-toeplitz"},
+    {"factorisation": "banded"},
     {"factorisation": "blt", "ridge": 0.05, "participation": 0.8, "logistic": True},
     {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "participation": 0.8},
-    {"factorisation": "sqrt-toeplitz", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
+    {"factorisation": "banded", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
     {"factorisation": "blt", "main": (1, 40), "warmup": (1, 20)},
     {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "beyond": 0.1},
     {"factorisation": "blt", "adjacency": "zero-out", "participation": 0.8},

@@ -28,7 +28,7 @@ def small_plan(
     pilot=20,
     warmup=(2, 12),
     main=(5, 16),
-    factorisation="sqrt-toeplitz",
+    factorisation="banded",
     participation=1.0,
     mu=2.0,
     adjacency="replace-one",
