@@ -67,7 +67,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
     "filtered-sgd/linf": {"norm": "linf"},
     "median-sgd": {"rounds": 6, "step_size": 0.2},
-    "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
     "one-pass-dp-sgd": {"rounds": 6},
     "one-pass-dp-sgd/adaptive": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "one-pass-dp-sgd/adam": {"rounds": 6, "optimiser": "adam", "step_size": 0.1, "weight_decay": 0.01},
@@ -103,7 +102,7 @@ PROBLEMS = {
     "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
     "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
     "whitened-tracking/classes": changed(PROBLEM, outputs=3, sigmoid=True),
-    **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
+    "median-sgd": BOX,
     "filtered-sgd/linf": replace(BOX, items_per_user=400),
 }
 # Of variants that promise another adjacency than their algorithm usually does.
