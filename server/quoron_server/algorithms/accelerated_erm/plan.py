@@ -280,19 +280,15 @@ def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> 
     elif inputs.curvature is not None:
         firsts = [share * inputs.curvature for share in PULLS]
     else:
-        rule = _slope(inputs, sizes, cohorts, total) / inputs.problem.radius
+        # λ R²/2 balances the rest: a phase from distance R ends with excess risk λ R².
+        rounds = max(1, total // len(sizes))
+        sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius
+        sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
+        rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
+        rule = math.sqrt(2 * rest) / inputs.problem.radius
         firsts = [share * rule for share in RULES]
     for first in firsts:
         yield [first * LOCALISED**k for k in range(len(sizes))]
-
-
-def _slope(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> float:
-    """a, about: λ = a / r balances λ r²/2 with the rest, and a phase from distance r ends with excess risk a r."""
-    rounds = max(1, total // len(sizes))
-    sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius
-    sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
-    rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
-    return math.sqrt(2 * rest)
 
 
 def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
