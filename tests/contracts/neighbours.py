@@ -69,7 +69,9 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(centre, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))
     if isinstance(algorithm, OneRoundLeastSquares):
         return Edges(zero, (p.moment_norm,))
-    if isinstance(algorithm, MeanSGD | LocalModel):
+    if isinstance(algorithm, LocalModel):
+        return Edges(state.centre, (state.radius, p.half_width or state.radius))
+    if isinstance(algorithm, MeanSGD):
         return Edges(state.centre, (state.radius, state.radius if p.crude is None else p.crude.half_width))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
         longest = algorithm.plan.problem.lipschitz
