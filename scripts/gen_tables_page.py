@@ -113,7 +113,7 @@ TABLES = (
             Row("Feldman et al. (2020)", r"$n$; $n/\operatorname{polylog}n$; yes; yes", "phased-sgd"),
             Row("Zhang et al. (2022b)", r"$2n$; $n$; yes; no", "online-to-batch"),
             Row("Zhang et al. (2022a)", r"$n$; $\sqrt{n}$; no; yes", ""),
-            Row("Gao et al. (2024)", r"$n^{9/8}$; $n^{1/4}$; no; no", "accelerated-erm", {"test": "clip"}),
+            Row("Gao et al. (2024)", r"$n^{9/8}$; $n^{1/4}$; no; no", "accelerated-erm"),
         ),
     ),
     Table(
@@ -134,7 +134,7 @@ TABLES = (
         "excess",
         (
             Row("Item-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(nm\varepsilon)$", "dp-sgd-wor", {}, True),
-            Row("Item-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "clip"}, True),
+            Row("Item-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "tracking"}, True),
             Row("User-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(n\sqrt{m}\varepsilon)$", "mean-sgd", {}),
             Row("User-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "tracking"}),
         ),

@@ -81,7 +81,7 @@ def strategy(factorisation, rounds):
     matrix = np.eye(rounds)
     for t in range(rounds):
         for k in range(1, t + 1):
-            if factorisation == "sqrt-toeplitz":
+            if factorisation in ("sqrt-toeplitz", "banded"):  # alike up to 32 rounds
                 matrix[t, t - k] = comb(2 * k, k) / 4**k
             elif factorisation == "blt":
                 weights, decays = nodes(rounds, buffers=1 + (rounds - 1).bit_length() // 2)

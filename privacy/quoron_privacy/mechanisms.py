@@ -391,7 +391,7 @@ class PrefixNoise(OfClippedRows):
 
     Cohorts are batches of a public order, and need no secrecy. The value is a round's mean with its own noise;
     the sum of the first t values has noise that grows with the logarithm of t. `factorisation` is blt (buffered linear
-    Toeplitz), sqrt-toeplitz, banded or tree. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
+    Toeplitz), banded or tree. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
     docs/privacy/prefix-noise.md.
     """
 

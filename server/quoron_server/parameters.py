@@ -90,17 +90,6 @@ def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class NearGaussianPromise:
-    """Everything that a run releases is μ-GDP but for t, up to a total variation, for *replacing* one user.
-
-    With every pair (μ, t) of `near` at once (lifetime#lt6), under the plan's assumptions, whatever its adjacency.
-    """
-
-    near: tuple[tuple[float, float], ...]
-    lack: float  # s, rounded up
-
-
-@dataclass(frozen=True, slots=True)
 class Moves:
     """How far one user moves the mean of a round, in deviations of its noise, counted again by its scales.
 

@@ -192,13 +192,12 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
     """Return what a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
     promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
     gaussian = info.gaussian(plan)
-    nearly = info.near_gaussian(plan) if gaussian is None else None
-    charged = gaussian or nearly
+    near, variation = info.near_gaussian(plan) if gaussian is None else ((), gaussian.lack)
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "mu": None if gaussian is None else _rounded_up(gaussian.mu),
-        "variation": 0.0 if charged is None else charged.lack,
+        "variation": variation,
         "adjacency": promise.adjacency,
-        "near": () if nearly is None else nearly.near,
+        "near": near,
     }

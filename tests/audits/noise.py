@@ -132,7 +132,7 @@ def prefix_audits():
                 noise=honest("tree", epsilon=4.0), claim=4.0, least=0.625
             ),
         },
-        {f"no column norm, {name}": case(noise=unnormed(name)) for name in ("blt", "sqrt-toeplitz", "tree")}
+        {f"no column norm, {name}": case(noise=unnormed(name)) for name in ("blt", "banded", "tree")}
         | {
             "a quarter of the noise": case(noise=replace(honest(), scale=honest().scale / 4)),
             "more rounds than planned": case(noise=replace(honest("tree", rounds=2), rounds=32)),

@@ -24,7 +24,6 @@ from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale
 from quoron_privacy.robust.robust_mean import release_scale
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import method
 from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
@@ -105,7 +104,6 @@ def accelerated_audits():
     kinds = {
         "lottery": {"cohort": USERS},
         "secret cohorts": {"cohort": 400},
-        "clip": {"test": "clip", "cohort": USERS},
     }
     plans = {
         kind: planned("accelerated-erm", phases=1, stages=1, radius=0.1, **options) for kind, options in kinds.items()
@@ -127,7 +125,6 @@ def accelerated_audits():
         return sum(phase.accounting.mean.observe(rows, here, **where).score for rows in both) // 2
 
     certain = Lottery, "decide", lambda self, score, stream: score > middle()  # one user decides
-    unclipped = method, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)
     yield Audit(
         "accelerated-erm",
         plans["lottery"].guarantee.epsilon,
@@ -137,8 +134,6 @@ def accelerated_audits():
         {
             "no test, lottery": case(UNTESTED, plan=plans["lottery"], **halves()),
             "16 times less noise, lottery": case(**quieter("lottery", 16)),
-            "a quarter of the noise, clip": case(**quieter("clip", 4)),
-            "no clip": case(unclipped, plan=plans["clip"], others=np.zeros(USERS - 1), ends=(1.0, -1.0)),
             "a test without randomness": case(certain, slow=True, **at_edge | {"draws": 900}),
         },
     )

@@ -26,9 +26,7 @@ def test_a_column_of_the_lab_is_the_run_of_the_object(name, outlier):
         np.testing.assert_allclose(single, together, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "plan", [SOUND["recursive, growing radii"].plan, SOUND["independent, first round"].plan, LONG.plan]
-)
+@pytest.mark.parametrize("plan", [SOUND["main, growing radii"].plan, SOUND["warm-up, first round"].plan, LONG.plan])
 def test_the_sound_plans_pass_the_re_check(plan):
     ALGORITHMS["tracking-srgd"].verify(plan)
 
@@ -40,5 +38,5 @@ def test_the_plans_of_the_broken_twins_are_refused(name):
 
 
 def test_the_plans_spend_their_budget_to_the_last_part_in_a_thousand():
-    p = SOUND["independent, first round"].plan.parameters
-    assert 2 / p.main_divisor / p.main_scale == pytest.approx(MU, rel=1e-3)
+    p = SOUND["warm-up, first round"].plan.parameters
+    assert 2 / p.warmup_divisor / p.warmup_scale == pytest.approx(MU, rel=1e-3)

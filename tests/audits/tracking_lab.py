@@ -57,21 +57,20 @@ def run(scene, outlier, noise, runs, twin="sound"):
     """`runs` runs; the own user sends HUGE, or with `outlier` False as far to the other side as counts as within."""
     plan, p = scene.plan, scene.plan.parameters
     made, h, bound = planning.mechanisms(p, 1, 1), scene.curvature, plan.problem.domain.radius
-    recursive, zero = p.variant == "recursive", np.zeros(runs)
-    inverse = np.linalg.inv(strategy(p.factorisation, p.main_rounds)) if recursive else None
+    zero, inverse = np.zeros(runs), np.linalg.inv(strategy(p.factorisation, p.main_rounds))
     root = np.linalg.inv(strategy("sqrt-toeplitz", p.main_rounds))
     x, before, gradient, variance, summed, sampled = zero, zero, zero, zero, zero, zero
     spread, margin, radii = np.full(runs, p.spread), np.full(runs, p.margin), []
     values = {name: [] for name in Shown.__dataclass_fields__}
     seen, precision = zero, 0.0  # of presence
-    state = made.main.prefix.start(runs) if recursive else None
+    state = made.main.prefix.start(runs)
     left = np.zeros((p.main_rounds, runs))  # of each seed draw, in the sum
 
     def aim(t, x, before, gradient, variance, spread, margin):
         main = t > p.warmup_rounds
-        j = t - p.warmup_rounds if main and recursive else 1
+        j = t - p.warmup_rounds if main else 1
         divisor = p.main_divisor if main else p.warmup_divisor
-        cap = 3 * p.first_radius if main and recursive else p.first_radius
+        cap = 3 * p.first_radius if main else p.first_radius
         ahead = h * (x - before)
         change = j**2 * (x - before) * ahead / (4 * plan.problem.items_per_user)
         change = change * (j > 1)
@@ -80,7 +79,7 @@ def run(scene, outlier, noise, runs, twin="sound"):
 
     for t in range(1, p.rounds + 1 - PILOT):
         main = t > p.warmup_rounds
-        j = t - p.warmup_rounds if main and recursive else 1
+        j = t - p.warmup_rounds if main else 1
         phase, asked = (made.main, p.main_cohort) if main else (made.warmup, p.warmup_cohort)
         centre, radius, expected = zero, zero + p.first_radius, zero
         if t > 1:
@@ -93,7 +92,7 @@ def run(scene, outlier, noise, runs, twin="sound"):
         public = crowd * WEIGHTS * np.stack([1 - length, length <= 2 / 3, np.ones(runs)], axis=1) / phase.users
         counts = public + own * WEIGHTS * ([0.0, 0.0, 1.0] if outlier else [1 - INNER, 1.0, 1.0]) / phase.users
         chance = spread**2 / phase.users
-        if main and recursive:
+        if main:
             old = state.total
             _, state = phase.prefix.release(state, unit, noise)
             row = (state.total - old) * phase.prefix.step
@@ -114,7 +113,7 @@ def run(scene, outlier, noise, runs, twin="sound"):
             row, shares = released[:, 0], released[:, 1:]
             after = (radius * phase.scale) ** 2 + chance
 
-        def step(row, t=t, centre=centre, radius=radius, summed=summed, x=x, j=j, recursive=main and recursive):
+        def step(row, t=t, centre=centre, radius=radius, summed=summed, x=x, j=j, recursive=main):
             moved = centre + radius * row
             total = summed + moved if recursive else summed
             estimate = total / j if recursive else moved
@@ -165,7 +164,7 @@ def evidence(shown, noise="by radius"):
     apart, middle = (1 + INNER) / phase.users * present, (1 - INNER) / 2 / phase.users * present
     apart, middle = (part * np.ones_like(shown.radius) for part in (apart, middle))
     left, right, radius, matrix = 1.0, 1.0, shown.radius, np.eye(p.rounds - PILOT)
-    if main and p.variant == "recursive":
+    if main:
         apart, middle, radius = (part[p.warmup_rounds :] for part in (apart, middle, radius))
         matrix = strategy(p.factorisation, p.main_rounds)
     if noise == "constant-noise":

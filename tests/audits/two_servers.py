@@ -43,7 +43,7 @@ UNIT = 1 << 29
 NEAR = 1 << 12  # steps; independent noise is so near to other noise, in five coordinates, once in 10²⁷ times
 
 
-def spec(rounds=2, length=5, factorisation="sqrt-toeplitz", participations=1, separation=1):
+def spec(rounds=2, length=5, factorisation="banded", participations=1, separation=1):
     block = Block("sums", length, UNIT, "clipped")
     return MechanismSpec((RoundSpec((block,)),) * rounds, factorisation, participations, separation)
 
@@ -350,7 +350,7 @@ def release_audits():
 
     def correlated_sheet(column_norm):
         block = Block("sums", 2 * draws, unit_for(mu, "clipped", column_norm=column_norm), "clipped")
-        return MechanismSpec((RoundSpec((block,)),) * rounds, "sqrt-toeplitz")
+        return MechanismSpec((RoundSpec((block,)),) * rounds, "banded")
 
     norm = factors_of(spec(rounds=rounds)).column_norm
     sound, forgotten = correlated_sheet(norm), correlated_sheet(1.0)

@@ -11,7 +11,7 @@ from contracts.scenes import Quadratic
 from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, Clipped
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase, largest
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
@@ -69,8 +69,10 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(centre, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))
     if isinstance(algorithm, OneRoundLeastSquares):
         return Edges(zero, (p.moment_norm,))
-    if isinstance(algorithm, MeanSGD | LocalModel):
+    if isinstance(algorithm, LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
+    if isinstance(algorithm, MeanSGD):
+        return Edges(state.centre, (state.radius, state.radius if p.crude is None else p.crude.half_width))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
@@ -93,8 +95,6 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, AcceleratedERM):
         phase = p.phases[algorithm._places[state.round].phase]
         radius = phase.radius
-        if isinstance(phase.accounting, Clipped):
-            return Edges(state.gradient, (radius,))
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))
     return Edges(middle, (spread, spread / 2))

@@ -36,7 +36,7 @@ NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_
 
 def expressible() -> list[Any]:
     """All plans that dp-accounting's exact accountant understands, with and without a minimum cohort."""
-    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]
+    names = [*GAUSSIAN, "dp-sgd-poisson"]
     plans = [pytest.param(lambda name=name: make_plan(name), id=name) for name in names]
     plans += [
         pytest.param(

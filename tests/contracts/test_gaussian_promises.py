@@ -41,13 +41,7 @@ def plans() -> list[Any]:
     whole = [pytest.param(lambda name=name: make_plan(name), id=name) for name in GAUSSIAN]
     whole += [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]
     ranged = pytest.param(lambda: everybody("mean-sgd"), id="mean-sgd/everybody")
-    apart = pytest.param(
-        lambda: ALGORITHMS["tracking-srgd"].plan(
-            PROBLEM, PRIVACY, ALGORITHMS["tracking-srgd"].options(rounds=13, variant="independent"), "calibrated", 7
-        ),
-        id="tracking-srgd/independent",
-    )
-    return [*whole, ranged, apart]
+    return [*whole, ranged]
 
 
 def promise_of(plan: RunPlan) -> Pair | None:

@@ -160,18 +160,18 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "charging.game_values": (charging.game_values, times(0.5), ("filtered-sgd/linf",)),
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
     "gdp.compose": (gdp.compose, times(0.9), ("winsorised-erm", "winsorised-erm/zero-out")),
-    "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("accelerated-erm/clip", "dp-sgd-wor")),
+    "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("dp-sgd-wor",)),
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),
         quieter,
-        ("recentred-sgd", "outlier-iterates", "accelerated-erm/clip", "dp-sgd-poisson", "local-model"),
+        ("recentred-sgd", "outlier-iterates", "dp-sgd-poisson", "local-model"),
     ),
     "GaussianNoise.effective_mu": (
         (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd")
     ),
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
-    "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd", "accelerated-erm/clip")),
+    "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd")),
     "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "tracking-srgd")),
     "moment_sensitivity": (moment_sensitivity, times(0.9), ("one-round-least-squares",)),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd")),
@@ -181,7 +181,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "NormCountMean.for_mu": (
         (NormCountMean, "for_mu"),
         quieter,
-        ("whitened-tracking", "tracking-srgd/independent", "one-pass-dp-sgd/adaptive"),
+        ("whitened-tracking", "tracking-srgd", "one-pass-dp-sgd/adaptive"),
     ),
     "PrefixNormCounts.for_mu": ((PrefixNormCounts, "for_mu"), quieter, ("tracking-srgd",)),
     "padded": (rotation.padded, times(0.5), ("mean-sgd", "winsorised-erm")),
@@ -403,7 +403,6 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
             "dp-ftrl",
             "dp-ftrl/epochs",
             "phased-sgd",
-            "accelerated-erm/clip",
             "whitened-tracking",
         ),
     ),

@@ -38,16 +38,14 @@ OTHERS = (
     "outlier",
     "accelerated-erm",
 )  # charge for worse company than honest users
-UNTESTED = ("accelerated-erm/clip", "accelerated-erm/coins")
-CONTRACT = ("group-phased-sgd", "group-phased-sgd/questions")  # in phases of many steps
+CONTRACT = ("group-phased-sgd",)  # in phases of many steps
 ROUNDED = ("dp-sgd-poisson/replaced-adaptive",)  # counts, which move by √2, are charged as gradients, which move by 2
 LOOSE = (*CONTRACT, *ROUNDED)
-TIGHT = [name for name in NOISY if (not name.startswith(OTHERS) or name in UNTESTED) and name not in LOOSE]
+TIGHT = [name for name in NOISY if not name.startswith(OTHERS) and name not in LOOSE]
 CROWDED = [
     name
     for name in NOISY
-    if (name.startswith(("accelerated-erm", "outlier-gd")) and name not in UNTESTED)
-    or {"step_size", "phases"} <= {*SMALL.get(name, {})}
+    if name.startswith(("accelerated-erm", "outlier-gd")) or {"step_size", "phases"} <= {*SMALL.get(name, {})}
 ]
 OPPOSITE = (threshold(0, 0), threshold(0, 1))
 FAR = (far(0), far(1))

@@ -19,7 +19,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.plan import RunPlan
 
-NAMES = ("tracking-srgd", "tracking-srgd/independent")
+NAMES = ("tracking-srgd",)
 CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
     *((threshold(0, 0), threshold(radius, 1, near)) for radius in range(4) for near in range(3)),
     *((threshold(radius, 0, near), ABSENT) for radius in range(4) for near in range(3)),
@@ -53,7 +53,7 @@ def test_corners_use_all_of_what_every_round_is_charged_and_no_more(plan_of: Any
         used = max(share for pair in mine for share in shares(plan, replay(whole, pair) or []))
         # Only the first of the correlated rounds has the largest column: the others use less.
         assert used <= 1 + 1e-9
-        assert used >= (0.999 if plan.parameters.variant == "independent" or at <= PILOT + 1 else 0.5)
+        assert used >= (0.999 if at <= PILOT + 1 else 0.5)
 
 
 def complaint(algorithm: TrackingSRGD, name: str, plan: RunPlan) -> str:

@@ -213,7 +213,7 @@ def _tests() -> Any:
 
 def _prefix() -> Any:
     sizes: dict[str, Any] = {"rounds": 24, "sensitivity": 1.0, "mu": 0.5, "dimension": 3}
-    made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "sqrt-toeplitz", "tree")]
+    made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "banded", "tree")]
     return [[noise.scale, noise.column_norm, noise.max_std] for noise in made]
 
 

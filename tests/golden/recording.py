@@ -64,7 +64,6 @@ ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
             "winsorised-erm",
             "recentred-sgd/coins",
             "tracking-srgd",
-            "tracking-srgd/independent",
         ),
         *("whitened-tracking", "whitened-tracking/classes", "whitened-tracking/parts"),
         *(name for name in scenes.TWO_SERVERS if name.startswith(("one-round", "tracking", "whitened", "recentred"))),

@@ -106,7 +106,7 @@ def exact_prediction(name, rounds, t, past):
     if name == "blt":
         pairs = [(Fraction(float(w)), Fraction(float(p))) for w, p in zip(*nodes(rounds, buffers(rounds)), strict=True)]
         return sum(w * p ** (t - j - 1) * int(past[j]) for w, p in pairs for j in range(t))
-    if name in ("sqrt-toeplitz", "banded"):
+    if name == "banded":
         # the matrix of the code is the table of floats; they are within 1e-13 of the binomials
         table = [toeplitz_coefficient(name, rounds, t - j) for j in range(t)]
         return sum((Fraction(c) * int(x) for c, x in zip(table, past[:t], strict=True)), Fraction(0))
@@ -123,10 +123,8 @@ TABLE = {
     ("tree", 32): (5.48, 3.90),
     ("tree", 128): (7.48, 5.30),
     ("tree", 1024): (10.5, 7.42),
-    ("sqrt-toeplitz", 8): (1.72, 1.59),
-    ("sqrt-toeplitz", 32): (2.17, 2.01),
-    ("sqrt-toeplitz", 128): (2.61, 2.45),
-    ("sqrt-toeplitz", 1024): (3.27, 3.11),
+    ("banded", 8): (1.72, 1.59),
+    ("banded", 32): (2.17, 2.01),
     ("blt", 8): (1.72, 1.59),
     ("blt", 32): (2.17, 2.01),
     ("blt", 128): (2.61, 2.45),

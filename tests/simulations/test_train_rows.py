@@ -36,7 +36,7 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunE
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.optimisers import Scheduled
+from quoron_server.algorithms.optimisers import Optimiser
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 from quoron_server.storage.ledger import Ledger
@@ -401,7 +401,7 @@ def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(us
 def test_steps_of_a_schedule_add_up_to_as_much() -> None:
     for name in ("linear", "cosine"):
         options = completed({"epsilon": 2.0, "options": {"schedule": name}}, 300, 500)["options"] or {}
-        made = Scheduled(schedule=name)  # type: ignore[arg-type]
+        made = Optimiser(schedule=name)  # type: ignore[arg-type]
         steps = [options["step_size"] * made.rate(t, options["rounds"]) for t in range(options["rounds"])]
         assert sum(steps) == pytest.approx(1.2)
 

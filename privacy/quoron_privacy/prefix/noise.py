@@ -31,7 +31,7 @@ from quoron_privacy.release import NoisySums, Release
 
 strategies = OnFirstUse("quoron_privacy.prefix.strategies")  # imported where a plan first has correlated noise
 
-FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree"
+FACTORISATIONS = "blt", "banded", "tree"
 FITTED = "blt", "banded"  # to how often and how soon users come back
 LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
 
@@ -86,11 +86,10 @@ def factorise(
 
         >>> for name in FACTORISATIONS:  # the largest deviation of a prefix sum per unit of sensitivity / μ
         ...     made = factorise(name, 128)
-        ...     print(f"{name:13} {made.column_norm * made.row_norms.max():.2f}")
-        blt           2.61
-        sqrt-toeplitz 2.61
-        banded        3.17
-        tree          7.48
+        ...     print(f"{name:6} {made.column_norm * made.row_norms.max():.2f}")
+        blt    2.61
+        banded 3.17
+        tree   7.48
     """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")
@@ -100,7 +99,7 @@ def factorise(
     apart = separation or rounds
     times = min(participations or rounds, -(-rounds // apart))
     fitted = times > 1 and name in FITTED
-    strategy = getattr(strategies, name.replace("-", "_") + ("_repeated" if fitted else ""))
+    strategy = getattr(strategies, name + ("_repeated" if fitted else ""))
     made: Factorisation = strategy(rounds, times, apart) if fitted else strategy(rounds)
     return made
 

@@ -75,7 +75,7 @@ def blt(rounds: int) -> Factorisation:
     approximation of z^(-1/2): no fitting, no seed. Privacy does not depend on how good the approximation is, because
     column norm and B are those of the matrix that is really used.
 
-    One buffer, and one more whenever the rounds grow fourfold: `sqrt-toeplitz` within 0.03% in its largest error.
+    One buffer, and one more whenever the rounds grow fourfold: within 0.03% of the square root in its largest error.
 
     Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), buffered linear Toeplitz; Hale, Higham & Trefethen
     (2008), method 3, for the nodes.
@@ -123,27 +123,13 @@ def _inverse(weights: Floats, decays: Floats, rounds: int) -> Floats:
     return inverse
 
 
-def sqrt_toeplitz(rounds: int) -> Factorisation:
-    """Return the square root of prefix sums: B = C, with the smallest maximal error of all Toeplitz factorisations.
-
-    Memory grows with the rounds, so use it up to some thousand of them; `blt` is its streaming form.
-
-    C[t, j] = (2k)! / (4^k k!²) with k = t - j; memory: the noise of all earlier rounds.
-
-    Source: Fichtenberger, Henzinger & Upadhyay (2023); optimality: Dvijotham, McMahan, Pillutla, Steinke & Thakurta
-    (2024).
-    """
-    return history(*sqrt_coefficients(rounds), length=rounds - 1)
-
-
 def banded(rounds: int) -> Factorisation:
-    """Return the square-root factorisation cut to a band of `BAND` diagonals: memory does not depend on the rounds.
+    """Return the square root of prefix sums cut to a band of `BAND` diagonals: memory does not depend on the rounds.
 
-    Equal to `sqrt-toeplitz` up to BAND rounds; beyond that its noise grows with the root of rounds / BAND.
+    C[t, j] = (2k)! / (4^k k!²) with k = t - j < BAND, else 0. Up to BAND rounds B = C, with the smallest maximal error
+    of all Toeplitz factorisations; beyond that its noise grows with the root of rounds / BAND.
 
-    C of `sqrt-toeplitz` with everything below the first BAND diagonals replaced by zero.
-
-    Source: Kalinin & Lampert (2024), banded square root.
+    Source: Kalinin & Lampert (2024), banded square root; the root: Fichtenberger, Henzinger & Upadhyay (2023).
     """
     coefficients, _ = sqrt_coefficients(rounds)
     coefficients[BAND:] = 0.0
@@ -196,8 +182,7 @@ def reach(made: Factorisation, participations: int, separation: int) -> float:
     c = made.coefficients
     if c is None or not falls(c):
         raise ConfigError(
-            "Expected a Toeplitz factorisation for several participations, got another. Use blt, sqrt-toeplitz or "
-            "banded."
+            "Expected a Toeplitz factorisation for several participations, got another. Use blt or banded."
         )
     return float(np.sqrt(np.sum(together(c, participations, separation) ** 2)))
 

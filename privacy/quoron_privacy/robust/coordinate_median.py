@@ -200,20 +200,19 @@ def calibrate(
     eta_beta: float,
     clip: float,
     *,
-    trim: int | None = None,
     score_error: float = 0.0,
     delta_slack: float = 0.0,
 ) -> MedianParameters:
     """Return parameters with a small noise factor that `verify` accepts at (ε, δ).
 
-    `clip` is G∞/d: how far a coordinate may lie from zero, in distances of ordinary users. `trim` None: the median.
+    `clip` is G∞/d: how far a coordinate may lie from zero, in distances of ordinary users.
     Raises Infeasible naming the smallest cohort that would do.
     """
     positive(clip=clip)
     count(cohort_size=cohort_size)
     non_negative(score_error=score_error)
     target = left_of_delta("median test", epsilon, delta, eta_beta, delta_slack) / (1 + 2 * _ROUNDING)
-    if (found := _search(epsilon, target, cohort_size, eta_beta, clip, trim, score_error)) is not None:
+    if (found := _search(epsilon, target, cohort_size, eta_beta, clip, score_error)) is not None:
         return found
     edge = smallest_cohort(epsilon, delta, eta_beta)
     raise Infeasible(
@@ -234,7 +233,7 @@ def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int | None
     probability(delta=delta)
 
     def feasible(size: int) -> bool:
-        return _search(epsilon, delta / 2, size, eta_beta, 1.0, None, 0.0) is not None
+        return _search(epsilon, delta / 2, size, eta_beta, 1.0, 0.0) is not None
 
     high = 8
     while not feasible(high):
@@ -249,10 +248,10 @@ def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int | None
 
 
 def _search(
-    epsilon: float, delta: float, size: int, eta_beta: float, clip: float, trim: int | None, error: float
+    epsilon: float, delta: float, size: int, eta_beta: float, clip: float, error: float
 ) -> MedianParameters | None:
     """The least noise factor over a grid of shares for the test and of cores, twice refined; None if there is none."""
-    trim = median_trim(size) if trim is None else trim
+    trim = median_trim(size)
     if not 1 <= trim < size / 2:
         return None
     best: tuple[float, MedianParameters] | None = None

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -34,27 +35,16 @@ SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
 
 @dataclass(frozen=True, slots=True)
 class PhaseModel:
-    """What a phase of SGD does to the error."""
+    """What a phase of SGD does to the error; the same phase of many candidates where fields are arrays."""
 
-    rounds: int  # T
-    step_size: float  # η
-    suffix: int  # the last `suffix` iterates are averaged uniformly, 1 <= suffix <= T
-    step_variance: float  # total variance of one step's gradient estimate, E‖g - ∇F‖²
-    release_scale: float = 0.0  # σ per coordinate, added to the average at the end
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseModels:
-    """The same phase of many candidates: a number, or an array with one for each, where PhaseModel has a number."""
-
-    rounds: Number
-    step_size: Number
-    suffix: Number
-    step_variance: Number
-    release_scale: Number = 0.0
+    rounds: Any  # T
+    step_size: Any  # η
+    suffix: Any  # the last `suffix` iterates are averaged uniformly, 1 <= suffix <= T
+    step_variance: Any  # total variance of one step's gradient estimate, E‖g - ∇F‖²
+    release_scale: Any = 0.0  # σ per coordinate, added to the average at the end
 
 
-def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+def excess_risks(problem: Problem, phases: Sequence[PhaseModel]) -> Number:
     """Predicted E F(x) - F* after `phases`, in the units of the loss; of many candidates with equally many phases too.
 
     Infinite where steps are so long that floating point cannot follow them: such a candidate loses against any other.
@@ -64,7 +54,7 @@ def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -
     return np.where(np.isnan(risks), np.inf, risks)
 
 
-def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModel]) -> Number:
     slowest = curvature if problem.beliefs.least_curvature is None else problem.beliefs.least_curvature
     remaining: Number = problem.distance  # distance along the slowest direction
     spread: Number = 0.0  # mean square of all noise so far
@@ -126,7 +116,7 @@ def still(steps: Number, suffix: Number) -> Number:
     return steps - suffix + (suffix + 1) * (2 * suffix + 1) / (6 * suffix)
 
 
-def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+def _worst_case(problem: Problem, phases: Sequence[PhaseModel]) -> Number:
     squared_distance: Number = problem.distance**2
     total: Number = 0.0
     for phase in phases:
@@ -214,7 +204,7 @@ def best_phases(
     suffixes = np.maximum(1, np.rint(np.outer(rounds, shares))).astype(np.int64)
     noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, noise)]))
+    risks = np.asarray(excess_risks(problem, [PhaseModel(totals, steps[:, :, None], averaged, noise)]))
     every = np.broadcast_to(noise, risks.shape)
     found = []
     for place, total in enumerate(rounds):

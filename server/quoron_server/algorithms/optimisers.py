@@ -54,7 +54,7 @@ class OptimiserOptions:
     def made(self, step_size: float | None, option: str = "step_size") -> "Optimiser":
         """Return the optimiser; ConfigError for numbers out of range, and without a step that no plan could choose."""
         own = self.optimiser, self.momentum, self.second_momentum, self.stability, self.weight_decay
-        made = Optimiser(*own) if self.schedule == "constant" else Scheduled(*own, schedule=self.schedule)
+        made = Optimiser(*own, self.schedule)
         if step_size is None and not made.plain:
             raise ConfigError(
                 f"Expected options.{option} with optimiser={self.optimiser!r}, weight_decay={self.weight_decay:g} and "
@@ -83,13 +83,14 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Optimiser:
-    """One of the rules above, with its public numbers."""
+    """One of the rules above with its steps, all of it public."""
 
     kind: Kind = "sgd"
     momentum: float = 0.9  # β₁
     second_momentum: float = 0.999  # β₂
     stability: float = 1e-8  # κ
     weight_decay: float = 0.0  # λ
+    schedule: Schedule = "constant"
 
     def __post_init__(self) -> None:
         for name in ("momentum", "second_momentum"):
@@ -99,11 +100,14 @@ class Optimiser:
             raise ConfigError(
                 f"Expected stability > 0 and weight_decay >= 0, got {self.stability} and {self.weight_decay}."
             )
+        factors = self.schedule if isinstance(self.schedule, tuple) else (1.0,)
+        if not all(0 <= factor < math.inf for factor in factors) or not any(factors):
+            raise ConfigError("Expected options.schedule of finite factors >= 0, not all zero, got others.")
 
     @property
     def plain(self) -> bool:
         """Whether steps are those that predictions of risk are about: constant ones of SGD."""
-        return type(self) is Optimiser and self.kind == "sgd" and self.weight_decay == 0
+        return self.kind == "sgd" and self.weight_decay == 0 and self.schedule == "constant"
 
     def start(self, dimension: int) -> Moments:
         """Nothing to remember."""
@@ -151,26 +155,10 @@ class Optimiser:
 
     def rate(self, t: int, rounds: int) -> float:
         """Return the factor of the step in round t, from 0, of so many."""
-        del t, rounds
-        return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled(Optimiser):
-    """The same with steps that change over the rounds, public like the others."""
-
-    schedule: Schedule = "cosine"
-
-    def __post_init__(self) -> None:
-        Optimiser.__post_init__(self)
-        factors = self.schedule if isinstance(self.schedule, tuple) else (1.0,)
-        if not all(0 <= factor < math.inf for factor in factors) or not any(factors):
-            raise ConfigError("Expected options.schedule of finite factors >= 0, not all zero, got others.")
-
-    def rate(self, t: int, rounds: int) -> float:
-        """Return the factor of the step in round t, from 0, of so many."""
         if isinstance(self.schedule, tuple):
             return self.schedule[t]
+        if self.schedule == "constant":
+            return 1.0
         return 1 - t / rounds if self.schedule == "linear" else (1 + math.cos(math.pi * t / rounds)) / 2
 
 

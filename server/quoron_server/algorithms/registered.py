@@ -35,7 +35,7 @@ from quoron_server.algorithms.min_cohort import (
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
-from quoron_server.parameters import Assumption, Kind, NearGaussianPromise, PrintedParameters, together
+from quoron_server.parameters import Assumption, Kind, PrintedParameters, together
 from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -388,20 +388,24 @@ class Registered(AlgorithmInfo):
             mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
         return Pair(mu, lack=lacks)
 
-    def near_gaussian(self, plan: RunPlan) -> NearGaussianPromise | None:
-        """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
+    def near_gaussian(self, plan: RunPlan) -> tuple[tuple[tuple[float, float], ...], float]:
+        """(μ, t) with every one of which a verified plan on secret samples is μ-GDP but for t, up to s, and s.
+
+        For *replacing* one user, whatever the plan's adjacency (lifetime#lt6). None, and 0, where nothing of the kind
+        is proved.
+        """
         promise, replaced = plan.guarantee, REPLACED
         if not (self.may_be_gaussian and promise.proved and promise.trust_model != "none"):
-            return None
+            return (), 0.0
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
         sampled = [pair.adjacency == replaced for pair in pairs]
         if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.data_quality is None)):
-            return None  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
+            return (), 0.0  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
         # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
         near = near_points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
         lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
-        return NearGaussianPromise(near, lack) if near else None
+        return (near, lack) if near else ((), 0.0)
 
     def dp_event(self, plan: RunPlan) -> "DpEvent":
         """Return what a run of the plan releases as an event of dp-accounting, for an accountant of your own.

@@ -30,7 +30,7 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import PhaseModel, averaging, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
@@ -293,7 +293,7 @@ def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector
     variances = [problem.dimension * phase.mean.noise.scale**2 for phase in phases]
     if curvature is None:
         models = [
-            PhaseModels(each.rounds, steps, each.suffix, variance)
+            PhaseModel(each.rounds, steps, each.suffix, variance)
             for each, variance in zip(phases, variances, strict=True)
         ]
         return np.asarray(excess_risks(problem, models)) + statistical_floor(problem)

@@ -29,7 +29,6 @@ COMBINATIONS = [
     {},
     {"cohort": 250},
     {"cohort": 300, "schedule": "public"},
-    {"strongly_convex": True, "strong_convexity": 0.1, "phases": None, "rounds": 8},
 ]
 combinations = pytest.mark.parametrize(
     "options", COMBINATIONS, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items())

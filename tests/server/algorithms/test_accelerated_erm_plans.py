@@ -3,29 +3,23 @@
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from one_epoch_reference import drive
+from contracts.scenes import PRIVACY, PROBLEM
 from problems import changed
 from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.accelerated_erm import plan as search
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.accelerated_erm.plan import Inputs, release_chance
-from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
 UNKNOWN = changed(PROBLEM, curvature="unknown", typical_curvature=None)
-STRONG = replace(UNKNOWN, users=40_000, ridge=0.1)
 
 
 def planned(options=(), problem=PROBLEM, privacy=PRIVACY):
@@ -141,7 +135,7 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds):
     phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
     scene = Inputs("accelerated-erm", problem, privacy, options, None)
     [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
-    assert 0.7 < estimate * scene.radius(rounds) / phase.noise_scale < 1.5
+    assert 0.7 < estimate * scene.radius / phase.noise_scale < 1.5
 
 
 def risk_by_stages(scene, phases, sigmas):
@@ -169,7 +163,7 @@ def test_a_familys_risks_are_those_of_each_candidate(problem):
     tried = list(search.families(scene))[::7]
     assert {len(family.drafts) for family in tried} >= {1, 2}
     for family, estimates in zip(tried, search.estimated(scene, tried), strict=True):
-        radius = scene.radius(sum(draft.rounds for draft in family.drafts))
+        radius = scene.radius
         sigmas = scene.noise(family.drafts) * radius
         assert estimates.tolist() == search.predicted(scene, family, sigmas).tolist()
         for place, step in enumerate(family.steps):
@@ -180,109 +174,3 @@ def test_a_familys_risks_are_those_of_each_candidate(problem):
             assert {len(stages) for _, stages, _ in phases} == {step.stages}
             if scene.curvature is None and np.isfinite(sigmas).all():
                 assert estimates[place] == pytest.approx(risk_by_stages(scene, phases, sigmas), rel=1e-9)
-
-
-class TestStrongSchedule:
-    """Remark 3.6."""
-
-    def test_distances_shrink_to_twice_their_fixed_point_and_users_are_shared_out(self):
-        plan = planned({"strongly_convex": True}, STRONG, Privacy(8.0, 1e-3))
-        INFO.verify(plan)
-        phases = plan.parameters.phases
-        assert len(phases) >= 2
-        assert len({phase.users for phase in phases[:-1]}) == 1
-        pulls = [phase.regularisation for phase in phases]
-        assert pulls == sorted(pulls)
-        assert all(phase.strength == pytest.approx(phase.regularisation + 0.1) for phase in phases)
-
-    @pytest.mark.parametrize("share", [1e-1, 1e-3, 1e-6])
-    def test_its_steps_suffice(self, share):
-        strong, steps = 0.5, search.steps_needed(UNKNOWN, share)
-        radii = search.schedule(UNKNOWN, strong, share, steps)
-        assert radii[0] == 2.0
-        assert radii[-1] <= max(2 * 2 * share / strong, radii[0] * 2 ** -(2.0**steps)) * (1 + 1e-9)
-        for before, after in pairwise(radii):
-            assert after == min(before, math.sqrt(2 * share * before / strong))
-
-
-def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_the_diameter():
-    problem = replace(PROBLEM, items_per_user=10**6)
-    wide = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10)
-    rule = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(), None).radius(10)
-    assert rule < wide < 0.1
-    mixed = changed(problem, heterogeneity=0.1)
-    assert Inputs("accelerated-erm", mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
-
-
-class TestClip:
-    """`test = "clip"`: nothing is tested, answers are clipped around the last release (accelerated-erm#e3)."""
-
-    @pytest.mark.parametrize(
-        ("users", "cohort", "rounds", "mu", "scale"),
-        [
-            (100_000, 100_000, 32, 0.04184, 4.780e-4),
-            (100_000, 20_000, 64, 0.14045, 7.1204e-4),
-            (100_000, 5_000, 128, 0.35678, 1.1213e-3),
-        ],
-    )
-    def test_noise_is_the_notes_check_value_and_its_rate_counts_a_curious_client(
-        self, users, cohort, rounds, mu, scale
-    ):
-        problem = changed(PROBLEM, users=users, dimension=10)
-        options = {"test": "clip", "radius": 1.0, "phases": 1, "cohort": cohort, "rounds": rounds}
-        plan = planned(options, problem, Privacy(1.0, 1e-6))
-        INFO.verify(plan)
-        (phase,) = plan.parameters.phases
-        assert phase.accounting.round_mu == pytest.approx(mu, rel=5e-4)
-        assert phase.noise_scale == pytest.approx(scale, rel=5e-4)
-        slack = (1 + math.e) * total_variation(gaussians=rounds * 10, laplaces=rounds + 1)
-        rate = 1.0 if cohort == users else cohort / (users - 1)
-        exact = subsampling.wor_round_mu(rate, rounds, 1.0, math.nextafter(1e-6 - slack, 0.0))
-        assert phase.accounting.round_mu == pytest.approx(exact, rel=1e-9)
-
-    def test_coins_need_less_noise_and_nothing_of_what_clients_remember(self):
-        options = {"test": "clip", "phases": 2, "cohort": 300, "rounds": 6}
-        uniform, coins = planned(options), planned({**options, "schedule": "coins"})
-        INFO.verify(coins)
-        for one, other in zip(uniform.parameters.phases, coins.parameters.phases, strict=True):
-            assert other.noise_scale < 0.6 * one.noise_scale
-            assert other.noise.sensitivity == pytest.approx(one.noise.sensitivity / 2)
-        assert uniform.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
-        assert not coins.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
-        assert coins.guarantee.rests_on(Kind.SECRET_COHORTS)
-        account = coins.parameters.phases[0].accounting
-        with pytest.raises(VerificationError, match="cohorts drawn poisson"):
-            INFO.verify(tampered(coins, accounting=replace(account, coins=False)))
-        sizes = {
-            len(AcceleratedERM(coins).request(AcceleratedERM(coins).init(), SeededNoise(seed)).cohort)
-            for seed in range(5)
-        }
-        assert len(sizes) > 1
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"radius": "guaranteed"}, "'guaranteed'"),
-            ({"schedule": "public", "cohort": 100}, "clipped means are proved"),
-        ],
-    )
-    def test_options_of_tests_are_refused(self, options, message):
-        """And coins where there is a test."""
-        with pytest.raises(ConfigError, match="fixed size"):
-            planned({"schedule": "coins"})
-        with pytest.raises(ConfigError, match=message):
-            planned({"test": "clip", **options})
-
-    def test_it_is_acsa_on_means_that_are_clipped_around_the_last_release(self):
-        plan = planned({"test": "clip", "phases": 1, "cohort": PROBLEM.users, "rounds": 4, "radius": 0.05})
-        (phase,) = plan.parameters.phases
-        states = drive(AcceleratedERM(plan), Quadratic(), SeededNoise(5))
-        x = ag = r = np.zeros(PROBLEM.dimension)
-        for t in range(phase.stages[0]):
-            md = acsa.middle(x, ag, t + 1, phase.shape)
-            rows = 0.2 * (md - Quadratic().centres) - r
-            rows *= np.minimum(1.0, phase.radius / np.linalg.norm(rows, axis=1, keepdims=True))
-            r = r + phase.noise.release(rows.mean(axis=0), SeededNoise(5).stream("release", t))
-            x, ag = acsa.step(x, ag, md, r + phase.regularisation * md, t + 1, phase.shape, PROBLEM.domain)
-            np.testing.assert_allclose(states[t + 1].gradient, r, atol=1e-9)
-            np.testing.assert_allclose(states[t + 1].ag, ag, atol=1e-9)

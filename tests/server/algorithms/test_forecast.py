@@ -13,7 +13,6 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.averaged_sgd import (
     PhaseModel,
-    PhaseModels,
     averaging,
     excess_risks,
     released_excess,
@@ -85,7 +84,7 @@ def test_risks_of_many_schedules_are_those_of_each(first, second, curvature, lea
 
     def stacked(phases, axis):
         values = [np.array([getattr(phase, name) for phase in phases], float) for name in PhaseModel.__slots__]
-        return PhaseModels(*(np.expand_dims(each, axis) for each in values))
+        return PhaseModel(*(np.expand_dims(each, axis) for each in values))
 
     found = excess_risks(problem, [stacked(rows, 1), stacked(columns, 0)])
     expected = [[excess_risks(problem, [one, two]) for two in columns] for one in rows]

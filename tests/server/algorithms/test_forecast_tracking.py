@@ -23,7 +23,7 @@ ASSUMED = Assumed(
 )
 
 
-def simulate(known, metric, warmup, main, recursive, seed=3):
+def simulate(known, metric, warmup, main, seed=3):
     """Mean risks of start point, sampling and privacy noise: one linear model, three inputs, radii from their sum."""
     k, rng, rounds = known, np.random.default_rng(seed), main[0]
     p, slope = 1 / (metric + k.ridge), k.curvature + k.ridge
@@ -37,20 +37,19 @@ def simulate(known, metric, warmup, main, recursive, seed=3):
     def length(moved):
         return np.sqrt(np.mean(np.sum(moved.sum(axis=0) ** 2, axis=1)))
 
-    inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds)) if recursive else None
-    seeds = [drawn(main[2]) for _ in range(rounds)] if recursive else None
+    inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))
+    seeds = [drawn(main[2]) for _ in range(rounds)]
     moved, error, sums, coefficients, chances = 0.0, 0.0, np.zeros_like(points), np.zeros(rounds), 0.0
-    averages = np.zeros_like(points)
     for t in range(warmup[0] + rounds):
         in_main = t >= warmup[0]
         divisor, noise = main[1:] if in_main else warmup[1:]
-        j = t - warmup[0] + 1 if in_main and recursive else 1
+        j = t - warmup[0] + 1 if in_main else 1
         spread = np.hypot(k.spread, j * k.gradient_spread * moved if j > 1 else 0.0)
         reach = k.margin * np.sqrt(spread**2 * (1 + 1 / divisor) + error) + j * LAG_SHARE * metric * moved
-        radius = min(k.first_radius * (MAIN_FACTOR if in_main and recursive else 1.0), reach)
+        radius = min(k.first_radius * (MAIN_FACTOR if in_main else 1.0), reach)
         radius = k.first_radius if t == 0 else radius
         sampled = drawn(spread / np.sqrt(divisor * k.dimension))
-        if in_main and recursive:
+        if in_main:
             row = sum(inverse[j - 1, i] * seeds[i] for i in range(j))
             sums = sums + np.array([np.zeros_like(sampled), sampled, radius * row])
             coefficients += radius * np.concatenate([inverse[j - 1, :j], np.zeros(rounds - j)])
@@ -62,9 +61,7 @@ def simulate(known, metric, warmup, main, recursive, seed=3):
             error = spread**2 / divisor + k.dimension * (radius * noise) ** 2
         step = -p * (slope * points + errors)
         points, moved = points + step, length(step)
-        averages += points / rounds * in_main
-    last = points if recursive else averages
-    return slope / 2 * np.mean(np.sum(last**2, axis=2), axis=1)
+    return slope / 2 * np.mean(np.sum(points**2, axis=2), axis=1)
 
 
 CASES = [
@@ -76,26 +73,15 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_recursive_parts_are_the_means_of_the_assumed_model(case):
+def test_parts_are_the_means_of_the_assumed_model(case):
     # Means of 30,000 times a χ² of three degrees: a standard error of 0.5 %. A false alarm is 5.5 of them: below 1e-7
     # for each of 8 comparisons. The radii hang on means of the same kind.
     known, metric, warmup, main = case
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", main[0]))[:, 0]
     found = predict(known, metric=metric, warmup=warmup, main=main, inverse=inverse)
-    means = simulate(known, metric, warmup, main, recursive=True)
+    means = simulate(known, metric, warmup, main)
     assert found.optimisation == pytest.approx(means[0], rel=1e-9)
     np.testing.assert_allclose([found.sampling, found.noise], means[1:], rtol=0.0275)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_independent_parts_are_the_means_of_the_assumed_model(case):
-    # Steps of main rounds are predicted as if the noise were stationary: their radii, so the noise, to some per cent.
-    known, metric, warmup, main = case
-    found = predict(known, metric=metric, warmup=warmup, main=main, inverse=np.zeros(0))
-    means = simulate(known, metric, warmup, main, recursive=False)
-    assert found.optimisation == pytest.approx(means[0], rel=1e-9)
-    assert found.sampling == pytest.approx(means[1], rel=0.0275)
-    assert found.noise == pytest.approx(means[2], rel=0.1)
 
 
 def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
@@ -143,25 +129,24 @@ def test_predictions_of_many_candidates_are_those_of_each_by_its_own_responses(m
     np.testing.assert_allclose(np.array([found.sampling, found.noise]).T, expected, rtol=1e-9)
 
 
-def total(known=ASSUMED, warm=0.02, main=0.02, rounds=8, recursive=True):
-    inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0] if recursive else np.zeros(0)
+def total(known=ASSUMED, warm=0.02, main=0.02, rounds=8):
+    inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0]
     return predict(known, metric=0.2, warmup=(4, 500, warm), main=(rounds, 1000, main), inverse=inverse).total
 
 
 @given(
     factor=st.floats(1.0, 5.0),
     name=st.sampled_from(["distance", "spread", "gradient_spread", "margin", "dimension"]),
-    recursive=st.booleans(),
 )
 @settings(derandomize=True, deadline=None, max_examples=40)
-def test_a_harder_problem_never_has_less_predicted_risk(factor, name, recursive):
+def test_a_harder_problem_never_has_less_predicted_risk(factor, name):
     harder = ASSUMED._replace(**{name: type(getattr(ASSUMED, name))(factor * getattr(ASSUMED, name))})
-    assert total(harder, recursive=recursive) >= total(recursive=recursive) * (1 - 1e-12)
+    assert total(harder) >= total() * (1 - 1e-12)
 
 
-@given(warm=st.floats(0.0, 0.5), main=st.floats(0.0, 0.5), recursive=st.booleans())
+@given(warm=st.floats(0.0, 0.5), main=st.floats(0.0, 0.5))
 @settings(derandomize=True, deadline=None, max_examples=40)
-def test_more_noise_never_has_less_predicted_risk(warm, main, recursive):
-    here = total(warm=warm, main=main, recursive=recursive)
-    assert total(warm=1.1 * warm, main=1.1 * main, recursive=recursive) >= here * (1 - 1e-12)
+def test_more_noise_never_has_less_predicted_risk(warm, main):
+    here = total(warm=warm, main=main)
+    assert total(warm=1.1 * warm, main=1.1 * main) >= here * (1 - 1e-12)
     assert np.isfinite(here)

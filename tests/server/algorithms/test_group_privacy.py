@@ -14,13 +14,9 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.localised import grouped
 from quoron_server.plan import Privacy
-
-REFERENCE = mu_for(1.0, 1e-6)  # n = 100,000, m = 50
 
 
 def planned(name, problem=PROBLEM, privacy=PRIVACY, **options):
@@ -88,13 +84,11 @@ def test_no_place_is_asked_for_twice_and_each_user_is_asked_as_often_as_told():
     assert len(seen) == plan.cost.gradient_evaluations
 
 
-def test_noise_for_all_items_of_a_user_is_what_was_computed_apart():
-    # sigma / (L eta) at a batch of one item
-    assert grouped.item_shift(1.0, 50, 1) / REFERENCE == pytest.approx(422.47, rel=1e-5)
-    halving = np.hypot.reduce([grouped.item_shift(1.0, 50 * 2.0**-s, 1) for s in range(1, 40)])
-    assert halving / REFERENCE == pytest.approx(243.91, rel=1e-4)
-    integers = np.hypot.reduce([grouped.item_shift(1.0, k, 1) for k in (25, 12, 6, 3, 2, 1, 1)])
-    assert integers / REFERENCE == pytest.approx(242.0, rel=3e-4)
+def test_sensitivity_is_that_of_all_items_of_a_user_in_a_phase():
+    p = make_plan("group-phased-sgd").parameters
+    for phase, share in zip(p.phases, p.shares, strict=True):
+        batch = share.cohort_size * share.places
+        assert phase.sensitivity == pytest.approx(2 * PROBLEM.lipschitz * phase.step_size * share.places / batch, 2e-6)
 
 
 BROKEN = {
@@ -109,12 +103,10 @@ BROKEN = {
     "smaller cohorts": lambda p: replace(
         p, shares=(replace(p.shares[0], cohort_size=p.shares[0].cohort_size - 1), *p.shares[1:])
     ),
-    "more places": lambda p: replace(
-        p, shares=(*p.shares[:-1], replace(p.shares[-1], places=p.shares[-1].places + p.shares[-1].questions))
-    ),
+    "more places": lambda p: replace(p, shares=(*p.shares[:-1], replace(p.shares[-1], places=p.shares[-1].places + 1))),
     "places of an earlier phase": lambda p: replace(p, shares=(p.shares[0],) * len(p.shares)),
     "users that are not there": lambda p: replace(
-        p, shares=(*p.shares[:-1], replace(p.shares[-1], cohorts=p.shares[-1].cohorts + 1))
+        p, shares=(*p.shares[:-1], replace(p.shares[-1], rounds=p.shares[-1].rounds + 1))
     ),
 }
 

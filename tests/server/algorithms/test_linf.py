@@ -31,7 +31,7 @@ from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
 from server.algorithms.test_localisation import drive
 
-IN_LINF = ("filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
+IN_LINF = ("filtered-sgd/linf", "median-sgd")
 
 
 def linear(users: int, items: int, dimension: int) -> Problem:

@@ -37,7 +37,6 @@ def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
 
 
 PLANS = {
-    "clip": lambda: planned(estimator="clip", rounds=6),
     "tracking": lambda: planned(estimator="tracking", rounds=6),
     "warm": lambda: planned(LINEAR, estimator="tracking", rounds=4),
     "range": lambda: planned(MANY_ITEMS, estimator="range", rounds=6),
@@ -145,19 +144,19 @@ BROKEN = {
     "reports at twice the budget": ("tracking", {"vector_epsilon": lambda p: 2 * p.vector_epsilon}),
     "reports at a larger delta": ("tracking", {"vector_delta": lambda p: 10 * p.vector_delta}),
     "half as much budget again, and its noise": (
-        "clip",
+        "tracking",
         {
             "vector_epsilon": lambda p: 1.5 * p.vector_epsilon,
             "noise_scale": lambda p: VectorNoise(1.5 * p.vector_epsilon, p.vector_delta, 1.0).scale(3),
         },
     ),
     "a range at twice the budget": ("range", {"range_epsilon": lambda p: 2 * p.range_epsilon}),
-    "overlapping slots": ("clip", {"vectors": lambda p: p.vectors + 1}),
-    "a centre that a clip around zero looks for": ("clip", {"warm_ups": lambda p: 1, "warm_users": lambda p: 1}),
+    "overlapping slots": ("tracking", {"vectors": lambda p: p.vectors + 1}),
+    "a centre that range reports look for": ("range", {"warm_ups": lambda p: 1, "warm_users": lambda p: 1}),
     "looks of nobody": ("warm", {"warm_users": lambda p: 0}),
     "looks that overlap steps": ("warm", {"warm_users": lambda p: p.warm_users + p.vectors}),
-    "scouts without a range": ("clip", {"scouts": lambda p: 5}),
-    "an unknown estimator": ("clip", {"estimator": lambda p: "median"}),
+    "scouts without a range": ("tracking", {"scouts": lambda p: 5}),
+    "an unknown estimator": ("tracking", {"estimator": lambda p: "clip"}),
 }
 
 

@@ -53,7 +53,7 @@ def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sens
     if sign > 0:
         other.features[moved] = np.roll(other.features[moved], 1)
     runs = [
-        drive(LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size, plan.problem.lipschitz)), engine)
+        drive(LocalisedSGD(plan, PlainMean(lambda round_: plan.parameters.cohort_size, plan.problem.lipschitz)), engine)
         for engine in (world, other)
     ]
     ends = np.cumsum([phase.rounds for phase in plan.parameters.phases])
@@ -92,7 +92,9 @@ def moved_by_one_user(*, looks):
     problem = replace(plan.problem, users=rounds, dimension=1, domain=L2Ball(1.0))
     plan = replace(plan, problem=problem, parameters=replace(plan.parameters, cohort_size=1, phases=(phase,)))
     ends = [
-        drive(LocalisedSGD(plan, PlainMean(1, PROBLEM.lipschitz)), Choosy(own, sign, looks=looks))[-1].released
+        drive(LocalisedSGD(plan, PlainMean(lambda round_: 1, PROBLEM.lipschitz)), Choosy(own, sign, looks=looks))[
+            -1
+        ].released
         for sign in (-PROBLEM.lipschitz, PROBLEM.lipschitz)
     ]
     return abs(float(ends[0][0] - ends[1][0])), shift

@@ -99,7 +99,7 @@ class TestAccounting:
         plan = planned(problem, Privacy(2.0, 1e-5), info, rate=rate, rounds=9, **options)
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
-        choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if info is MEAN else 0.0
+        choices = 4 * private_range.bounded_range_mu(p.crude.epsilon) ** 2 if info is MEAN else 0.0
         delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
         known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
         spent = first_account.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
@@ -148,11 +148,7 @@ BROKEN = {
         "round_mu": lambda p: 4.001 * p.round_mu,
     },
     "four times the rounds": {"rounds": lambda p: 4 * p.rounds},
-    "a range that is not charged": {
-        "range_epsilon": lambda p: 1.0,
-        "bins": lambda p: 8,
-        "half_width": lambda p: 1.0,
-    },
+    "a range that is not charged": {"crude": lambda p: private_range.PrivateRange(1.0, 8, 1.0)},
     "cohorts for another adjacency": {"sampling": lambda p: "poisson"},
     "disjoint cohorts": {"sampling": lambda p: "disjoint"},
     "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},

@@ -10,7 +10,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.optimisers import LONGEST, Optimiser, Scheduled
+from quoron_server.algorithms.optimisers import LONGEST, Optimiser
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 4))
 
@@ -108,7 +108,7 @@ def test_a_step_that_no_plan_can_choose_has_to_be_given(name):
     ],
 )
 def test_a_schedule_is_the_factors_of_the_steps(schedule, factors):
-    made = Scheduled("adam", schedule=schedule)
+    made = Optimiser("adam", schedule=schedule)
     assert [made.rate(t, len(factors)) for t in range(len(factors))] == pytest.approx(factors)
     assert not made.plain
 

@@ -15,12 +15,10 @@ from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.lottery import estimate, verify_one_shot
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates.plan import (
-    FAILURE,
     Stage,
     apart,
     distance,
     forgiven,
-    guaranteed_radius,
     usual_factor,
 )
 from quoron_server.plan import Privacy
@@ -105,17 +103,3 @@ def test_the_usual_radius_covers_honest_chains(dimension, users, averaged):
     assert stats.binom.sf(20, 300, 0.01) < 1e-10
     # and it is not a trivial cover: half of it would leave out many
     assert np.sum(pairs > radius / 2) > 20
-
-
-def test_the_guaranteed_radius_covers_all_pairs_and_is_several_times_the_usual_one():
-    """Bounded gradients of length 1; all pairs of 600 chains. False alarm at most FAILURE (outlier-iterates#o7);
-    Hoeffding's bound is so loose here that a breach of the Gaussian chains has probability below 1e-9."""
-    averages, problem, stage = chains_of_sgd(3, 2, 2, seed=9)
-    radius = guaranteed_radius(problem, stage)
-    gaps = np.linalg.norm(averages[:, None] - averages[None], axis=2)
-    assert gaps.max() <= radius
-    assert 3 < radius / (usual_factor(3) * distance(problem, stage, 1.0)) < 10
-    assert FAILURE == 1e-3
-    wide = plan_of(radius="guaranteed", rounds=4, phases=2, step_size=0.2)
-    usual = plan_of(rounds=4, phases=2, step_size=0.2)
-    assert wide.parameters.phases[0].radius > 3 * usual.parameters.phases[0].radius

@@ -137,7 +137,7 @@ def test_the_predicted_risk_is_the_measured_one_on_an_isotropic_quadratic(name, 
     problem = replace(PROBLEM, users=rounds * cohort, dimension=runs, items_per_user=1, smoothness=0.0)
     problem = changed(problem, gradient_deviation=h * spread * runs**0.5, typical_curvature=h)
     problem = replace(problem, domain=L2Ball(max(start, 1e-9) * runs**0.5))
-    plan = planned(name, replace(problem, smoothness=h, domain=Box(1e9)), rounds=rounds, factorisation="sqrt-toeplitz")
+    plan = planned(name, replace(problem, smoothness=h, domain=Box(1e9)), rounds=rounds, factorisation="banded")
     suffix = 1 if plan.parameters.method == "anytime" else 4
     p = replace(plan.parameters, beta=beta, suffix=suffix, clip_norm=1e6, noise_scale=scale, sensitivity=scale)
     optimum = np.full(runs, start)
@@ -183,7 +183,7 @@ def test_the_proved_bound_is_above_the_measured_risk(name, smooth, factor):
     problem = changed(PROBLEM, users=rounds * cohort, items_per_user=1, domain=L2Ball(1.0), curvature="unknown")
     problem = changed(problem, smoothness=0.2 if smooth else None, gradient_deviation=deviation, lipschitz=0.5)
     clip = 0.5 if name in ("accelerated-sgd", "dp-ftrl") else 2.0  # never active
-    plan = planned(name, problem, rounds=rounds, inverse_step=beta, clip_norm=clip, factorisation="sqrt-toeplitz")
+    plan = planned(name, problem, rounds=rounds, inverse_step=beta, clip_norm=clip, factorisation="banded")
     p = plan.parameters
     stds = p.noise_scale * np.linalg.norm(strategy("sqrt-toeplitz", rounds), axis=1)
     if p.gradients == "independent":

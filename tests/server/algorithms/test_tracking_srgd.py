@@ -19,22 +19,19 @@ from server.algorithms.tracking_reference import Users, run, small_plan
 
 NAME = "tracking-srgd"
 INFO = ALGORITHMS[NAME]
-BOTH = ("recursive", "independent")
 
 CASES = [
-    {"factorisation": "sqrt-toeplitz"},
+    {"factorisation": "banded"},
     {"factorisation": "blt", "ridge": 0.05, "participation": 0.8, "logistic": True},
     {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "participation": 0.8},
-    {"factorisation": "sqrt-toeplitz", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
+    {"factorisation": "banded", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
     {"factorisation": "blt", "main": (1, 40), "warmup": (1, 20)},
     {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "beyond": 0.1},
     {"factorisation": "blt", "adjacency": "zero-out", "participation": 0.8},
-    {"variant": "independent", "adjacency": "zero-out"},
-    {"variant": "independent", "ridge": 0.05, "participation": 0.8},
-    {"variant": "independent", "domain": L2Ball(0.3), "logistic": True},
+    {"adjacency": "zero-out"},
     {"factorisation": "blt", "logistic": True, "sigmoid": True},
     {"factorisation": "blt", "logistic": True, "sigmoid": True, "intercept": True, "main": (4, 40)},
-    {"variant": "independent", "main": (12, 20), "domain": Box(0.2), "ridge": 0.5, "spread": 0.05},
+    {"main": (12, 20), "domain": Box(0.2), "ridge": 0.5, "spread": 0.05},
 ]
 
 
@@ -160,7 +157,7 @@ def same_transcript(algorithm, engines, noise, take):
             for name in ("points", "centre"):
                 np.testing.assert_array_equal(getattr(question.task, name), getattr(again.task, name))
         t, p = question.round, algorithm.parameters
-        main = t >= PILOT + p.warmup_rounds and p.variant == "recursive"
+        main = t >= PILOT + p.warmup_rounds
         aim = algorithm._aim(ps[-1]) if t >= PILOT else None
         ps.append(algorithm.update(ps[-1], engines[0].ask(question, aim), noise).state)
         first = take()
@@ -177,23 +174,23 @@ def same_transcript(algorithm, engines, noise, take):
         square += sum(float(np.sum((part * 2.0**-30) ** 2)) for part in added.values())
         for field in fields(TrackingState):
             if field.name == "prefix":
-                assert p.variant == "independent" or (ps[-1].prefix.total == qs[-1].prefix.total).all()
+                assert (ps[-1].prefix.total == qs[-1].prefix.total).all()
             else:
                 np.testing.assert_array_equal(getattr(ps[-1], field.name), getattr(qs[-1], field.name))
     return ps, sqrt(square)
 
 
-TREE = pytest.param("recursive", "tree", marks=pytest.mark.slow)  # other matrices for the same sums
+TREE = pytest.param("tree", marks=pytest.mark.slow)  # other matrices for the same sums
 
 
 @pytest.mark.parametrize("own", [(1e9, "edge"), (1e9, -1e9), (1e9, np.nan), (1e-12, -1e9)], ids=str)
 @pytest.mark.parametrize("kind", [TrackingSRGD, Wild])
-@pytest.mark.parametrize(("variant", "how"), [("recursive", "blt"), TREE, ("independent", "-")])
+@pytest.mark.parametrize("how", ["blt", TREE])
 def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript_by_at_most_mu(
-    monkeypatch, variant, how, kind, own
+    monkeypatch, how, kind, own
 ):
     # Also: with equal releases every centre, radius, point and question is equal, whatever the user sent.
-    plan = small_plan(variant=variant, factorisation="blt" if how == "-" else how, main=(4, 6), warmup=(2, 5), pilot=4)
+    plan = small_plan(factorisation=how, main=(4, 6), warmup=(2, 5), pilot=4)
     INFO.verify(plan)
     p, take, found = plan.parameters, released(monkeypatch), {}
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
@@ -210,7 +207,7 @@ def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript
 
 
 def test_every_kind_of_release_uses_its_budget_up(monkeypatch):
-    plan, take = small_plan(variant="independent", pilot=4, warmup=(2, 5), main=(2, 6)), released(monkeypatch)
+    plan, take = small_plan(pilot=4, warmup=(2, 5), main=(2, 6)), released(monkeypatch)
 
     class Opposite:
         """The own user alone: no features and orthogonal ones, orthogonal features, opposite rows."""
@@ -244,13 +241,12 @@ def test_every_kind_of_release_uses_its_budget_up(monkeypatch):
     kinds=st.lists(
         st.sampled_from(["huge", "tiny", "zero", "nan", "inf", "absent", "split", "alternate"]), min_size=8, max_size=8
     ),
-    variant=st.sampled_from(BOTH),
     seed=st.integers(0, 3),
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_everybody_sends(kinds, variant, seed):
+def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_everybody_sends(kinds, seed):
     first = 0.01
-    plan = small_plan(variant=variant, first_radius=first, spread=0.01, domain=L2Ball(2.0), mu=0.5)
+    plan = small_plan(first_radius=first, spread=0.01, domain=L2Ball(2.0), mu=0.5)
 
     class Hostile:
         def ask(self, question):
@@ -265,7 +261,7 @@ def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_every
     algorithm = TrackingSRGD(plan)
     for state in drive(algorithm, Hostile(), SeededNoise(seed))[PILOT:-1]:
         aim = algorithm._aim(state)
-        assert 1e-6 * first <= aim.radius <= (3 * first if variant == "recursive" else first)
+        assert 1e-6 * first <= aim.radius <= 3 * first
         assert np.isfinite(aim.centre).all()
         assert 1e-6 * first <= state.spread <= first
         assert np.linalg.norm(state.x) <= 2.0 * (1 + 1e-12)

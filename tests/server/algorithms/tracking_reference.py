@@ -28,8 +28,7 @@ def small_plan(
     pilot=20,
     warmup=(2, 12),
     main=(5, 16),
-    variant="recursive",
-    factorisation="sqrt-toeplitz",
+    factorisation="banded",
     participation=1.0,
     mu=2.0,
     adjacency="replace-one",
@@ -48,14 +47,9 @@ def small_plan(
     """A plan of chosen sizes: a μ-GDP transcript. No planner is involved."""
     divisors = [int(participation * size) for size in (pilot, warmup[1], main[1])]
     moments = {"dimension": dimension, "users": divisors[0], "mu": mu * (1 - 1e-6), "adjacency": adjacency}
-    recursive = variant == "recursive"
     own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}
-    if recursive:
-        made = PrefixNormCounts.for_mu(users=divisors[2], rounds=main[0], factorisation=factorisation, **own)
-    else:
-        made = NormCountMean.for_mu(users=divisors[2], **own)
+    made = PrefixNormCounts.for_mu(users=divisors[2], rounds=main[0], factorisation=factorisation, **own)
     p = TrackingParameters(
-        variant=variant,
         adjacency=adjacency,
         length_cohort=pilot,
         length_divisor=divisors[0],
@@ -71,7 +65,7 @@ def small_plan(
         main_cohort=main[1],
         main_divisor=divisors[2],
         main_scale=made.scale,
-        factorisation=factorisation if recursive else "-",
+        factorisation=factorisation,
         feature_norm=1.0,
         link_curvature=1.0,
         ridge=ridge,
@@ -182,7 +176,7 @@ def run(plan, users, noise):
     sizes = [p.length_cohort, p.moment_cohort] * 4 + [p.warmup_cohort] * p.warmup_rounds
     sizes += [p.main_cohort] * p.main_rounds
     cohorts = [[u for u in part if u not in users.absent] for part in np.split(order, np.cumsum(sizes))[:-1]]
-    recursive, w, rounds = p.variant == "recursive", p.warmup_rounds, p.main_rounds
+    w, rounds = p.warmup_rounds, p.main_rounds
     weights = WEIGHTS[p.adjacency]
 
     def drawn(shape, *labels):
@@ -236,19 +230,18 @@ def run(plan, users, noise):
         return max(4 * chance * (1 - chance) * p.beyond, min(0.01, p.beyond))
 
     # noise of the weighted rows, all main rounds at once
-    if recursive:
-        column = np.sqrt(np.sum(strategy(p.factorisation, rounds) ** 2, axis=0)).max()
-        inverse = np.linalg.inv(strategy(p.factorisation, rounds))
-        rows_noise = inverse @ np.array([drawn((d,), "prefix", j) for j in range(rounds)]) * p.main_scale / weights[0]
-        root = np.linalg.inv(strategy("sqrt-toeplitz", rounds))  # the variance in the radius is always this one's
+    column = np.sqrt(np.sum(strategy(p.factorisation, rounds) ** 2, axis=0)).max()
+    inverse = np.linalg.inv(strategy(p.factorisation, rounds))
+    rows_noise = inverse @ np.array([drawn((d,), "prefix", j) for j in range(rounds)]) * p.main_scale / weights[0]
+    root = np.linalg.inv(strategy("sqrt-toeplitz", rounds))  # the variance in the radius is always this one's
 
     x = before = gradient = summed = np.zeros(d)
-    spread, margin, variance, sampled, radii, path, tail = p.spread, p.margin, 0.0, 0.0, [], [], []
+    spread, margin, variance, sampled, radii, path = p.spread, p.margin, 0.0, 0.0, [], []
     for t in range(8, 8 + w + rounds):
         main = t >= 8 + w
-        j = t - 7 - w if main and recursive else 1
+        j = t - 7 - w if main else 1
         divisor, scale = (p.main_divisor, p.main_scale) if main else (p.warmup_divisor, p.warmup_scale)
-        cap = 3 * p.first_radius if main and recursive else p.first_radius
+        cap = 3 * p.first_radius if main else p.first_radius
         step, ahead = x - before, curvature(x) * hessian
         if t == 8:
             centre, radius = np.zeros(d), p.first_radius
@@ -269,7 +262,7 @@ def run(plan, users, noise):
             row += np.array([*clipped, 1 - a, a <= 2 / 3, 1.0]) / divisor
         unit, shares = row[:d], row[d:]
         chance = spread**2 / divisor
-        if main and recursive:
+        if main:
             radii.append(radius)
             sampled += chance
             summed = summed + centre + colour @ (radius * (unit + rows_noise[j - 1]))
@@ -285,7 +278,7 @@ def run(plan, users, noise):
             variance = d * (radius * scale) ** 2 + chance
         if t == 8:
             known = max(gradient @ np.linalg.solve(hessian, gradient) - variance, 0.0)
-        deviation = (scale if main and recursive else scale_of_row) / weights[3]
+        deviation = (scale if main else scale_of_row) / weights[3]
         beyond, within, here = shares + noise_of_shares / weights[1:]
         seen, precision, present = heard(here, deviation, seen, precision)
         spread, margin = moved(
@@ -294,10 +287,8 @@ def run(plan, users, noise):
         matrix = ahead + p.ridge * np.eye(d)
         goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
         x, before = project(domain, matrix, goal), x
-        if main:
-            tail.append(x)
         path.append(Round(centre, radius, gradient, spread, margin, x))
-    return hessian, path, x if recursive else np.mean(tail, axis=0)
+    return hessian, path, x
 
 
 WEIGHTS = {

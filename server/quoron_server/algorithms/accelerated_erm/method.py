@@ -5,14 +5,14 @@
             q_u = ∇F_u(md)    for K_i users of D_i: a secret uniform subset, a public batch, or all of them
             S   = #{(u, v) : ‖q_u - q_v‖ <= τ};   a private test of S decides whether the step is released
             g   = r + (mean of q_u - r, outliers weighing nothing) + N(0, σ_i² I);     r = the last released gradient
-            step with g + λ_i (md - c)                               (with test="clip": no test, q_u - r clipped at C)
+            step with g + λ_i (md - c)
         x_i = the last stage's aggregate point
 
 A step whose test fails is skipped: nothing moves, and the stage has one step less; later steps go on. Users are asked
 as planned in any case: nothing visible but the releases depends on data. Everything sent out is a function of releases:
 trust model `central-broadcast`.
 
-Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
+Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
@@ -38,16 +37,13 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
-Test = Literal["lottery", "clip"]  # clip: none, rows are clipped
 Sampling = Literal[
     "everybody",  # all n users in each of T releases
     "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
     "without-replacement",  # a fresh uniform K-subset each time, kept secret
-    "poisson",  # users join independently, with test="clip" alone
 ]
-SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +51,22 @@ class AcceleratedERMOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # all of them, exactly
-    phases: int | None = None  # with strongly_convex: within each step of its schedule
+    phases: int | None = None
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
-    test: Test = "lottery"  # clip: no test, outliers shortened
-    # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
-    schedule: Literal["secret", "public", "coins"] = "secret"
+    schedule: Literal["secret", "public"] = "secret"  # public: shuffled epochs of fixed batches, no amplification
     regularisation: float | None = None  # λ_1
-    radius: float | Literal["guaranteed"] | None = None  # τ, or with test="clip" C; from public knowledge
-    strongly_convex: bool = False  # the schedule of remark 3.6, with strong_convexity or else the loss's ridge
-    strong_convexity: float | None = None  # μ_s of the expected loss
+    radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # r, for losses whose slope jumps
 
 
-@dataclass(frozen=True, slots=True)
-class Clipped:
-    """Rounds without a test: answers clipped at C around the last release, a fixed divisor, Gaussian noise.
-
-    Formal guarantee: a round is `round_mu`-GDP given its cohort and the past, whatever users send; with `coins` it is
-    so for a user who is there against absent, and twice that for one who is replaced.
-    """
-
-    cohort_size: int  # K, the divisor
-    round_mu: float  # μ_r
-    coins: bool = False  # K users are expected
-
-    def sensitivity(self, radius: float) -> float:
-        """Of a mean of rows clipped at `radius`, which `round_mu` is about."""
-        return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
-
-    @property
-    def answer_mu(self) -> float:
-        """GDP of a round for a user who is replaced in a known cohort."""
-        return 2 * self.round_mu if self.coins else self.round_mu
-
-
 class ReleasedGradients:
-    """What public numbers say of gradients that are released: tested and without outliers, or clipped."""
+    """What public numbers say of gradients that are released: tested and without outliers."""
 
     __slots__ = ()
     cohort_size: int  # K
-    radius: float  # τ, or C
-    accounting: "SubsampledLottery | Clipped"  # the mechanism with its account
+    radius: float  # τ
+    accounting: SubsampledLottery  # the mechanism with its account
     noise_scale: float  # σ per coordinate, rounding included
     if TYPE_CHECKING:
 
@@ -111,8 +81,6 @@ class ReleasedGradients:
     @property
     def noise(self) -> GaussianNoise:
         """Of a released step."""
-        if isinstance(self.accounting, Clipped):
-            return GaussianNoise(self.accounting.sensitivity(self.radius), self.noise_scale)
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
 
@@ -127,8 +95,8 @@ class Phase(ReleasedGradients):
     regularisation: float  # λ_i
     strength: float  # μ of the steps: λ_i and what is known of the loss's curvature
     smoothness: float  # Ls
-    radius: float  # τ, or C
-    accounting: SubsampledLottery | Clipped
+    radius: float  # τ
+    accounting: SubsampledLottery
     noise_scale: float  # σ_i per coordinate, rounding included
 
     @property
@@ -153,36 +121,19 @@ class AcceleratedERMParameters(Parameters):
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
         """A decision in every round, and the noisy step where it passes.
 
-        With coins, and beside what a test may withhold, there is no room for a count.
+        Beside what a test may withhold there is no room for a count.
         """
         task = gradients(problem, smoothing=None if self.smoothing is None else Convolution(self.smoothing, 0))
         for phase in self.phases:
             often = participations(phase.rounds, phase.users, phase.cohort_size, self.sampling)
-            alike = Rounds(phase.rounds, phase.cohort_size, task, often=often)
-            step = RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
-            if isinstance(phase.accounting, Clipped):
-                step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
-                leaks = count_beside(None if self.poisson_sampling else phase.noise)
-                yield replace(alike, releases=(step,), leaks=leaks)
-            else:
-                test = phase.accounting.lottery
-                yield replace(alike, releases=(RoundRelease(test, test.entry()), step))
-
-    @property
-    def poisson_sampling(self) -> bool:
-        """With coins."""
-        return self.sampling == "poisson"
+            test, step = phase.accounting.lottery, RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
+            yield Rounds(phase.rounds, phase.cohort_size, task, (RoundRelease(test, test.entry()), step), often=often)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""
+        """Secret cohorts, unless everybody is asked or batches are public."""
         del problem
-        tested = not any(isinstance(phase.accounting, Clipped) for phase in self.phases)
-        kinds = [Kind.ABSENT_IS_OUTLIER] if tested else []
-        if self.sampling == "without-replacement":
-            kinds += [Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS]
-        elif self.sampling == "poisson":
-            kinds += [Kind.SECRET_COHORTS]
-        return tuple(map(Assumption, kinds))
+        secret = (Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS) if self.sampling == "without-replacement" else ()
+        return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
 
 
 def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> int:
@@ -203,21 +154,13 @@ def released_gradient(
     p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int
 ) -> Outcome:
     """Return the gradient of one round, where its test passes."""
-    accounting, answered = p.accounting, int(np.sum(answers.answered))
-    if isinstance(accounting, Clipped):
-        with np.errstate(all="ignore"):  # an overflow is not finite, and left out: nothing in the data may warn
-            residuals = answers.values - reference
-        mean, clipped = clipped_mean(residuals, answers.answered, p.radius, accounting.cohort_size)
-        gradient = reference + p.noise.release(mean, noise.stream("release", round_))
-        return Outcome(gradient, (p.noise.entry(),), {"answered": answered, "clipped": clipped})
-    mean_of = accounting.mean
+    mean_of, test, answered = p.accounting.mean, p.accounting.lottery, int(np.sum(answers.answered))
     seen = mean_of.observe(answers.values, answers.answered, radius=p.radius, reference=reference)
     diagnostics = {
         "answered": answered,
         "concentration": seen.score / len(seen.weights) ** 2,
         "removed": answered - int(np.count_nonzero(seen.weights)),
     }
-    test = accounting.lottery
     if not test.decide(seen.score, noise.stream("test", round_)):
         return Outcome(None, (test.entry(),), diagnostics)
     shift = mean_of.aggregate(answers.values, seen.weights, radius=p.radius, reference=reference)
@@ -261,7 +204,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         task = AverageGradient(
             self._middle(state, phase)[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing
         )
-        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling in SECRET
+        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling == "without-replacement"
         return Question(state.round, cohort, task, planned=phase.cohort_size, drawn=drawn)
 
     def update(self, state: AcceleratedERMState, answers: Answers, noise: NoiseSource) -> Update[AcceleratedERMState]:
@@ -304,6 +247,4 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
             batch = place.in_phase % (phase.users // size)
             return users[batch * size : (batch + 1) * size]
         stream = noise.stream("cohort", round_)  # membership is secret: it is what amplification rests on
-        if self.parameters.sampling == "poisson":
-            return users[stream.poisson_subset(phase.users, size / phase.users)]
         return users[stream.subset(phase.users, size)]

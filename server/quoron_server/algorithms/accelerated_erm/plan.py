@@ -21,13 +21,9 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Integers, Vector
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.release import Adjacency
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
@@ -36,30 +32,23 @@ from quoron_privacy.robust.outlier_mean import (
     ramp_floor,
     weighted_shifts,
 )
-from quoron_privacy.robust.robust_mean import verify_scale
+from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.accelerated_erm.method import (
-    SECRET,
     AcceleratedERM,
     AcceleratedERMOptions,
     AcceleratedERMParameters,
-    Clipped,
     Phase,
     ReleasedGradients,
     Sampling,
-    Test,
     participations,
 )
-from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
+from quoron_server.algorithms.averaged_sgd import ranking_mu
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
-from quoron_server.algorithms.noisy import plan as worth
-from quoron_server.algorithms.noisy.method import Sampling as Cohorts
-from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
-from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -73,21 +62,18 @@ PULLS = (1e-4, 0.01, 0.3)  # λ_1 over the curvature, where that is known
 RULES = (0.25, 0.5, 1.0, 2.0, 4.0)  # λ_1 over the rule's, where it is not
 CAUTION = (1.0, 3.0)  # Ls over its least admissible value
 LOCALISED = 16.0  # λ_{i+1} / λ_i
-MOST_STEPS = 6  # of the strongly convex schedule
 FARTHER = 1.3  # least c of the rule for τ
 BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
 UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however many items they have
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
-MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
 LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
 
 # How cohorts are drawn that are not everybody.
-DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
+DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule"}
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
-CLIPPED, COINS = "docs/privacy/accelerated-erm.md#e3", "docs/privacy/accelerated-erm.md#e4"
 TRIED = 8  # candidates that are calibrated, at most
 
 
@@ -180,29 +166,18 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         known, least = self.problem.ridge, self.problem.beliefs.least_curvature or 0.0
         return (known, least) if self.curvature is not None and least > known else (known,)
 
-    @property
-    def strong_convexity(self) -> float | None:
-        """μ_s; None without the schedule of remark 3.6."""
-        return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
-
     def sampling(self, phase: Draft) -> Sampling:
         """Return how the phase's cohorts are drawn."""
         if phase.cohort == phase.users:
             return "everybody"
         return DRAWN[self.options.schedule]
 
-    def radius(self, rounds: int) -> float:
-        """τ: a public length within which nearly all pairs of honest users' gradients lie; without a test, the clip."""
-        problem, wanted = self.problem, self.options.radius
-        if wanted == "guaranteed":
-            if problem.beliefs.heterogeneity > 0:
-                return 2 * problem.lipschitz
-            tail = math.log(2 * problem.users * rounds / MISSED)
-            return 4 * problem.lipschitz * min(0.5, math.sqrt(2 * tail / problem.items_per_user))
-        if wanted is not None:
-            return float(wanted)
-        if self.options.test == "clip":
-            return default_clip(problem)
+    @property
+    def radius(self) -> float:
+        """τ: a public length within which nearly all pairs of honest users' gradients lie."""
+        problem = self.problem
+        if self.options.radius is not None:
+            return self.options.radius
         near, far = problem.user_deviation, problem.widest_deviation
         spread = far if far > FARTHER * near else near  # c allows for less
         if problem.beliefs.gradient_deviation is None and problem.beliefs.isotropic is None:
@@ -215,7 +190,6 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
 
     def noise(self, drafts: Sequence[Draft]) -> Vector:
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
-        o, target = self.options, (self.privacy.epsilon, self.privacy.delta)
         cohorts = np.array([draft.cohort for draft in drafts])
         lost = np.array([self.forgiven(draft.cohort) for draft in drafts])
         samplings = [self.sampling(draft) for draft in drafts]
@@ -224,22 +198,10 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
         rates = [
-            {
-                "without-replacement": sampling_rate(draft.users, draft.cohort),
-                "poisson": draft.cohort / draft.users,
-            }.get(sampling, 1.0)
+            sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
-        if o.test == "clip":
-            total = mu_for(*target)
-            # Where everybody is asked they are none, and twice their μ is as good a guess.
-            coins = o.schedule == "coins"
-            mus = [
-                2 * replaced_ranking_mu(rate, draft.rounds, total) if coins else ranking_mu(rate, draft.rounds, total)
-                for rate, draft in zip(rates, drafts, strict=True)
-            ]
-            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
-        return lottery_noise(*target, cohorts, rates, often, lost)
+        return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, often, lost)
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
@@ -287,20 +249,18 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
 
 def families(inputs: Inputs) -> Iterator[Family]:
     """Return everything that is tried."""
-    o, strong = inputs.options, inputs.strong_convexity is not None
+    o = inputs.options
     totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
-    steps = range(1, MOST_STEPS + 1) if strong else (1,)
-    for repeats in steps:
-        for inner in [o.phases] if o.phases else ((1,) if strong else PHASES[: 2 if inputs.curvature else 3]):
-            sizes = halves(inputs.problem.users // repeats, inner) * repeats
-            for cohorts in _cohorts(inputs, sizes):
-                for total in totals:
-                    if total < len(sizes):
-                        continue
-                    for pulls in _pulls(inputs, sizes, cohorts, total, repeats):
-                        family = _family(inputs, sizes, cohorts, pulls, total)
-                        if family.steps:
-                            yield family
+    for phases in [o.phases] if o.phases else PHASES[: 2 if inputs.curvature else 3]:
+        sizes = halves(inputs.problem.users, phases)
+        for cohorts in _cohorts(inputs, sizes):
+            for total in totals:
+                if total < len(sizes):
+                    continue
+                for pulls in _pulls(inputs, sizes, cohorts, total):
+                    family = _family(inputs, sizes, cohorts, pulls, total)
+                    if family.steps:
+                        yield family
 
 
 def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
@@ -309,49 +269,26 @@ def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
     for rate in RATES if o.cohort is None else (1.0,):
         cohorts = [min(size, o.cohort or round(rate * size)) for size in sizes]
         alike = len({cohort == size for cohort, size in zip(cohorts, sizes, strict=True)}) == 1
-        if alike and min(cohorts) >= 4 and (max(cohorts) <= LARGEST_COHORT or o.test == "clip"):
+        if alike and min(cohorts) >= 4 and max(cohorts) <= LARGEST_COHORT:
             yield cohorts
 
 
-def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int, repeats: int) -> Iterator[list[float]]:
+def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> Iterator[list[float]]:
     """Lists of λ_i."""
-    o, inner = inputs.options, len(sizes) // repeats
-    localised = [LOCALISED**k for k in range(inner)]
-    if inputs.strong_convexity is not None:
-        slope = _slope(inputs, sizes, cohorts, total)
-        if steps_needed(inputs.problem, slope) <= repeats:
-            radii = schedule(inputs.problem, inputs.strong_convexity, slope, repeats)
-            yield [(o.regularisation or slope / radius) * factor for radius in radii for factor in localised]
-    elif o.regularisation is not None:
-        yield [o.regularisation * factor for factor in localised]
+    if inputs.options.regularisation is not None:
+        firsts = [inputs.options.regularisation]
     elif inputs.curvature is not None:
-        yield from ([share * inputs.curvature * factor for factor in localised] for share in PULLS)
+        firsts = [share * inputs.curvature for share in PULLS]
     else:
-        rule = _slope(inputs, sizes, cohorts, total) / inputs.problem.radius
-        yield from ([share * rule * factor for factor in localised] for share in RULES)
-
-
-def _slope(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> float:
-    """a, about: λ = a / r balances λ r²/2 with the rest, and a phase from distance r ends with excess risk a r."""
-    rounds = max(1, total // len(sizes))
-    sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius(total)
-    sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
-    rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
-    return math.sqrt(2 * rest)
-
-
-def steps_needed(problem: Problem, slope: float) -> int:
-    """K + 1 with K = ⌈log₂ log₂(1/ρ)⌉ and a = Lρ, at most MOST_STEPS."""
-    share = min(slope / problem.lipschitz, 0.25)
-    return min(1 + math.ceil(math.log2(math.log2(1 / share))), MOST_STEPS)
-
-
-def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int) -> list[float]:
-    """r_0, r_1, .. of remark 3.6: r_0 = min(R, 2L/μ_s), r_k = √(2 a r_{k-1} / μ_s)."""
-    radii = [min(problem.radius, 2 * problem.lipschitz / strong_convexity)]
-    for _ in range(steps - 1):
-        radii.append(min(radii[-1], math.sqrt(2 * slope * radii[-1] / strong_convexity)))
-    return radii
+        # λ R²/2 balances the rest: a phase from distance R ends with excess risk λ R².
+        rounds = max(1, total // len(sizes))
+        sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius
+        sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
+        rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
+        rule = math.sqrt(2 * rest) / inputs.problem.radius
+        firsts = [share * rule for share in RULES]
+    for first in firsts:
+        yield [first * LOCALISED**k for k in range(len(sizes))]
 
 
 def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
@@ -398,8 +335,7 @@ def estimated(inputs: Inputs, tried: Sequence[Family]) -> list[Vector]:
     noise = dict(zip(noisy, inputs.noise(list(noisy.values())).tolist(), strict=True)) if noisy else {}
     risks = []
     for family in tried:
-        radius = inputs.radius(sum(draft.rounds for draft in family.drafts))
-        sigmas = [noise[draft.users, draft.cohort, draft.rounds] * radius for draft in family.drafts]
+        sigmas = [noise[draft.users, draft.cohort, draft.rounds] * inputs.radius for draft in family.drafts]
         risks.append(predicted(inputs, family, sigmas))
     return risks
 
@@ -437,17 +373,10 @@ def _responses(
 
 
 def _bounded(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
-    problem, strong = inputs.problem, inputs.strong_convexity
-    steep, none = problem.lipschitz, np.zeros(len(family.steps))
-    square, total, gap, pull = none + problem.radius**2, none, none, 1.0
-    inner = inputs.options.phases or (1 if strong is not None else len(family.drafts))
+    problem = inputs.problem
+    steep, total, gap, pull = problem.lipschitz, np.zeros(len(family.steps)), np.zeros(len(family.steps)), 1.0
     for index, (phase, sigma) in enumerate(zip(family.drafts, sigmas, strict=True)):
-        if index % inner == 0:  # a new step of the strongly convex schedule starts at an expected squared distance
-            if index:
-                square = np.minimum(square, 2 * (total + steep * np.sqrt(2 * gap / pull)) / (strong or 1.0))
-            total, away = none, square
-        else:
-            away = 2 * gap / pull
+        away = 2 * gap / pull if index else np.full(len(family.steps), problem.radius**2)
         pull = phase.pull + problem.ridge
         total = total + phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
         reach = problem.radius if index == 0 else 2 * problem.radius
@@ -475,7 +404,6 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
-        _require_proved(p.sampling, clipped=isinstance(phase.accounting, Clipped))
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
@@ -484,8 +412,6 @@ def verify(plan: RunPlan) -> None:
 
 
 def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
-    account = phase.accounting
-    mean = account if isinstance(account, Clipped) else account.mean
     search.require_of(
         NAME,
         phase,
@@ -499,8 +425,9 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
             "smoothing exactly where the loss is not smooth",
             (p.smoothing is None) == (problem.smoothness is not None),
         ),
+        ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
         ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
-        ("an account of this cohort", mean.cohort_size == phase.cohort_size),
+        ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
     )
 
 
@@ -512,12 +439,6 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) 
     often = _recounted_participations(phase, sampling)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
-    if isinstance(accounting, Clipped):
-        if accounting.coins != (sampling == "poisson"):
-            raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
-        truth = recounted_mu(accounting, phase.radius, phase.noise_scale, dimension)
-        search.require_least(NAME, "round_mu", accounting.round_mu, truth)
-        return  # all rounds: the registry
     population = phase.users if sampling == "without-replacement" else phase.cohort_size
     if accounting.releases < often or accounting.users != population:
         raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
@@ -531,37 +452,6 @@ def _recounted_participations(phase: ReleasedGradients, sampling: Sampling) -> i
         return phase.rounds
     batches = phase.users // phase.cohort_size
     return max(Counter(round_ % batches for round_ in range(phase.rounds)).values(), default=0)
-
-
-def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-    """Of the phases, which share no user, where none has a test."""
-    found: list[Pair] = []
-    for phase in p.phases:
-        if not isinstance(phase.accounting, Clipped):
-            return ()
-        mu = recounted_mu(phase.accounting, phase.radius, phase.noise_scale, problem.dimension)
-        numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
-        drawn: Cohorts = "poisson-replaced" if phase.accounting.coins else "without-replacement"
-        found += worth.pairs_of_rounds(drawn, adjacency, *numbers)
-    return tuple(dict.fromkeys(found))
-
-
-def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
-    """min-cohort#q4: of the means of phases without a test."""
-    del problem
-
-    def once(phase: ReleasedGradients) -> Moves | None:
-        if not isinstance(phase.accounting, Clipped):
-            return None
-        return Moves.of(lambda how: sensitivity_recount.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
-
-    return [moved for phase in p.phases for moved in [once(phase)] * phase.rounds]
-
-
-def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
-    """Return what `round_mu` is at least, by a round's scales alone."""
-    far = sensitivity_recount.rows(radius, account.cohort_size, "zero-out" if account.coins else "replace-one")
-    return sensitivity_recount.mu(far, scale, dimension)
 
 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
@@ -584,7 +474,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
     del inputs
     smoothed, family, place = found.of
-    o, radius = smoothed.options, smoothed.radius(sum(draft.rounds for draft in family.drafts))
+    radius = smoothed.radius
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
         sampling = smoothed.sampling(draft)
@@ -592,9 +482,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            test=o.test,
-            coins=sampling == "poisson",
-            users=draft.users if sampling in SECRET else draft.cohort,
+            users=draft.users if sampling == "without-replacement" else draft.cohort,
             cohort=draft.cohort,
             rounds=draft.rounds,
             often=participations(draft.rounds, draft.users, draft.cohort, sampling),
@@ -616,8 +504,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
     sampling = smoothed.sampling(family.drafts[0])
     numbers = AcceleratedERMParameters(sampling, tuple(phases), smoothed.smoothing)
-    theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
-    return Chosen(numbers, risk, theorem=theorem)
+    return Chosen(numbers, risk)
 
 
 def _worth(problem: Problem) -> float:
@@ -626,19 +513,17 @@ def _worth(problem: Problem) -> float:
 
 
 def tested_noise_scale(name: str, problem: Problem, phase: ReleasedGradients) -> float:
-    """`noise_scale`; Infeasible where the outliers that are declared fail the tests."""
+    """σ for which every shift keeps to its accounted ratio; Infeasible where declared outliers fail the tests."""
     share = problem.beliefs.hostile_share
     if release_chance(phase, share) < 0.5:
         raise Infeasible(name, f"hostile_share={share:g} fails the tests", "more rounds")
-    return noise_scale(problem.dimension, phase)
+    return release_scale(phase.accounting, phase.radius, problem.dimension)
 
 
 def release_chance(phase: ReleasedGradients, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = phase.cohort_size
     near = round((1 - outliers) * size)
-    if isinstance(phase.accounting, Clipped):
-        return 1.0
     return phase.accounting.lottery.chance(near * near + size - near)
 
 
@@ -647,41 +532,26 @@ def account(
     problem: Problem,
     privacy: Privacy,
     *,
-    test: Test = "lottery",
-    coins: bool = False,
     users: int,
     cohort: int,
     rounds: int,
     often: int,
     forgiven: int,
-) -> SubsampledLottery | Clipped:
+) -> SubsampledLottery:
     """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
 
     Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
     """
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
-    if test == "clip":
-        draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
-        return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
     return subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, forgiven=forgiven
+        privacy.epsilon,
+        math.nextafter(left, -1.0),
+        users=users,
+        cohort_size=cohort,
+        releases=often,
+        forgiven=forgiven,
     )
-
-
-def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
-    """σ for which every shift, rounding included, keeps to its accounted ratio."""
-    if isinstance(phase.accounting, Clipped):
-        sensitivity, mu = phase.accounting.sensitivity(phase.radius), phase.accounting.round_mu
-        return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=dimension).scale
-    mean, multiplier = phase.accounting.mean, phase.accounting.noise_multiplier
-    widened = (1 + phase.accounting.mean.rounding_slack(dimension)) * (1 + 1e-8)
-    grid = GaussianNoise(1e-9, 1.0).effective_mu(dimension)  # what rounding to the grid adds to a release's μ
-    left = 1 - grid * multiplier / mean.least_shift
-    if left < 0.5:
-        raise Infeasible(NAME, f"{phase.rounds} rounds are below the resolution of the noise", "fewer rounds")
-    return phase.radius * multiplier * widened / left
 
 
 def _check(inputs: Inputs) -> None:
@@ -691,33 +561,8 @@ def _check(inputs: Inputs) -> None:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
     search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
     search.require_options(options, "cohort", least=4, above=False)
-    search.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
-    if options.test == "clip" and options.radius == "guaranteed":
-        raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
-    if options.strong_convexity is not None and not options.strongly_convex:
-        raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
-    if options.strongly_convex and not (options.strong_convexity or problem.ridge):
-        raise ConfigError("Expected strong_convexity or a ridge with strongly_convex=true, got neither.")
+    search.require_options(options, "regularisation", "smoothing", "radius")
     search.require_rough(problem, options.smoothing)
-    parts = (options.phases or 1) if not options.strongly_convex else 1
-    small = options.cohort is not None and options.cohort < problem.users // 2 ** max(parts - 1, 0)
-    sampling: Sampling = "everybody"
-    if small or options.schedule == "coins":
-        sampling = DRAWN[options.schedule]
-    _require_proved(sampling, clipped=options.test == "clip")
-
-
-def _require_proved(sampling: Sampling, *, clipped: bool) -> None:
-    """Raise ConfigError unless gradients that are tested, or clipped, are proved where cohorts are drawn like this."""
-    if clipped and sampling == "public-schedule":
-        raise ConfigError(
-            "Expected schedule='secret', 'coins' or everybody with test='clip', got 'public': clipped means are proved "
-            "for these. Use test='lottery'."
-        )
-    if not clipped and sampling == "poisson":
-        raise ConfigError(
-            "Expected a cohort of fixed size with test='lottery', got schedule='coins'. Use 'secret', or test='clip'."
-        )
 
 
 INFO = AlgorithmInfo(
@@ -728,11 +573,7 @@ INFO = AlgorithmInfo(
     ),
     promises=Promises(
         THEOREM,
-        pairs,
-        moves=moves,
-        one_server="it looks at single answers, to test them; test='clip' does not, but its phases have users and "
-        "lengths of rows of their own, where a second server counts a user's rounds over all of them: take "
-        "tracking-srgd or recentred-sgd",
+        one_server="it looks at single answers, to test them: take tracking-srgd or recentred-sgd",
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,

@@ -1,7 +1,7 @@
 """Accelerated SGD in the local model: clients send private reports only, and the coordinator is not trusted.
 
     y_t = x_t/γ_t + (1 - 1/γ_t) a_t                       γ_t = (t + 2)/2,  η_t = (t + 1)/(2β)
-    c_t = 0;  or the last ĝ_{t-1};  or the crude mean of range reports at y_t, an interaction of its own
+    c_t = the last ĝ_{t-1}, 0 at first;  or the crude mean of range reports at y_t, an interaction of its own
     ĝ_t = mean of the reports c_t + clip_{C_t}(∇F_u(y_t) - c_t) + N(0, (C_t σ)² I), noise by each client
     x_{t+1} = Proj(x_t - η_t ĝ_t);   a_{t+1} = x_{t+1}/γ_t + (1 - 1/γ_t) a_t;              model a_T
 
@@ -34,7 +34,7 @@ from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 
-Estimator = Literal["clip", "tracking", "range"]
+Estimator = Literal["tracking", "range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LocalModelParameters(Parameters):
     scouts: int  # users of a step who send range reports; 0 without
     vectors: int  # n_0: users of a step who send vector reports
     inverse_step: float  # β
-    first_radius: float  # C_0, and C_t of all steps unless tracking
+    first_radius: float  # C_0, and C_t of all steps of estimator "range"
     noise_scale: float  # σ: a report's noise per coordinate for a radius of 1, as clients compute it
     vector_epsilon: float  # what a vector report is private for
     vector_delta: float

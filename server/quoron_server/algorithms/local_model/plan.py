@@ -48,7 +48,7 @@ _Drafted = tuple[LocalModelParameters, float, float]
 
 NAME = "local-model"
 THEOREM = "docs/privacy/local-model.md#r5"
-ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+ESTIMATORS: tuple[Estimator, ...] = ("tracking", "range")
 STEPS_TRIED = tuple(round_grid(256))
 FAILURE = 1e-3  # chance that a range estimate misses in any step
 MOST_BINS = 1 << 8  # of a range report, one bit each
@@ -73,7 +73,7 @@ class LocalModelOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # interactions: one a step, two with estimator "range"
-    estimator: Literal["auto", "clip", "tracking", "range"] = "auto"
+    estimator: Literal["auto", "tracking", "range"] = "auto"
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
 
@@ -87,12 +87,13 @@ def verify(plan: RunPlan) -> None:
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
+    warm = p.warm_ups == p.warm_users == 0 or (not ranged and min(p.warm_ups, p.warm_users) >= 1)
     binned = 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
     search.require(
         NAME,
-        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        ("estimator tracking or range", p.estimator in ESTIMATORS, p.estimator),
         ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
-        ("interactions that look for a centre where it is the last mean", _warm(p), (p.warm_ups, p.warm_users)),
+        ("interactions that look for a centre where it is the last mean", warm, (p.warm_ups, p.warm_users)),
         ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
         (
             "what a user sends within the guaranteed epsilon",
@@ -111,11 +112,6 @@ def verify(plan: RunPlan) -> None:
     spent = _spent(p, plan.problem.dimension, promise.epsilon)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
-
-
-def _warm(p: LocalModelParameters) -> bool:
-    """None, or of some users each, with the last mean of reports as the centre."""
-    return p.warm_ups == p.warm_users == 0 or (p.estimator == "tracking" and min(p.warm_ups, p.warm_users) >= 1)
 
 
 def _within(p: LocalModelParameters, epsilon: float) -> bool:

@@ -28,9 +28,9 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
-from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMeans, Share
+from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMean, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
@@ -47,9 +47,8 @@ _ROUNDING = 1 + 1e-6  # of sums and iterates, far above T·B·2⁻⁵³, as in p
 class GroupedOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
-    rounds: int | None = None  # exactly; a multiple of `questions`
+    rounds: int | None = None  # exactly
     phases: int | None = None
-    questions: int = 1  # to each user in a phase; more make cohorts larger and their items fewer
     step_size: float | None = None
 
 
@@ -74,9 +73,8 @@ def _check(inputs: Inputs) -> None:
 
 
 def _missing(inputs: Inputs) -> Infeasible:
-    n, m, q = inputs.problem.users, inputs.problem.items_per_user, inputs.options.questions
-    condition = f"n={n:,} users of m={m:,} items do not fill the rounds and phases with questions={q}"
-    return Infeasible(NAME, condition, "fewer rounds, phases or questions")
+    condition = f"n={inputs.problem.users:,} users of m={inputs.problem.items_per_user:,} items do not fill the rounds"
+    return Infeasible(NAME, f"{condition} and phases", "fewer rounds or phases")
 
 
 def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
@@ -92,13 +90,9 @@ def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
     return Chosen(GroupedParameters(phases, laid.shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
 
 
-def item_shift(lipschitz: float, places: int, batch: float) -> float:
-    """Δ_s/η_s = 2L k_s/b_s: how far all of one user's items in a phase move its iterates, per unit of step size."""
-    return 2 * lipschitz * places / batch
-
-
 def _shift(problem: Problem, share: Share) -> float:
-    return item_shift(problem.lipschitz, share.places, share.cohort_size * share.asked_for) * _ROUNDING
+    """Δ_s/η_s = 2L k_s/b_s: how far all of one user's items in a phase move its iterates, per unit of step size."""
+    return 2 * problem.lipschitz / share.cohort_size * _ROUNDING
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
@@ -108,7 +102,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
     totals = inputs.rounds(round_grid(min(problem.users, LARGEST_ROUNDS)))
     suffixes = np.array(suffix_shares(problem))
     for shape in shapes((options.phases,) if options.phases else (1, 2, 3, 5), (1.0, 2.0, 4.0)):
-        fitting = [(total, shares) for total in totals if (shares := _shares(problem, options, shape, total))]
+        fitting = [(total, shares) for total in totals if (shares := _shares(problem, shape, total))]
         if not fitting:
             continue
         fixed = [options.step_size] if options.step_size else None
@@ -131,15 +125,14 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
             yield Candidate(float(risks[place, step, suffix]), (sum(share.rounds for share in shares),), laid)
 
 
-def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModels:
+def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModel:
     """One phase of W candidates: shapes (W, 1, 1), (W, K, 1) of `steps` (W, K), and (W, 1, S) of suffixes."""
     rounds = np.array([share.rounds for share in shares], np.float64)[:, None, None]
     variances = [
-        problem.deviation**2 / (share.cohort_size * share.asked_for)
-        + problem.beliefs.heterogeneity**2 / share.cohort_size
+        problem.deviation**2 / (share.cohort_size * share.places) + problem.beliefs.heterogeneity**2 / share.cohort_size
         for share in shares
     ]
-    return PhaseModels(
+    return PhaseModel(
         rounds=rounds,
         step_size=steps[:, :, None],
         suffix=np.maximum(1, np.rint(rounds * suffixes)),
@@ -159,18 +152,14 @@ def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
     return (1 + 1e-9) / (mu - releases * grid)
 
 
-def _shares(problem: Problem, options: GroupedOptions, shape: Shape, total: int) -> tuple[Share, ...] | None:
+def _shares(problem: Problem, shape: Shape, total: int) -> tuple[Share, ...] | None:
     """Whole numbers of places for a shape's phases; None where they do not fit."""
-    users, q = problem.users, options.questions
     made, first = [], 0
-    if options.rounds and total % q:
-        return None
-    for size, cohorts in zip(_parts(shape, problem.items_per_user), _parts(shape, total // q), strict=True):
-        places = size - size % q
-        if min(size, cohorts, places) < 1 or users < cohorts:
+    for places, rounds in zip(_parts(shape, problem.items_per_user), _parts(shape, total), strict=True):
+        if min(places, rounds) < 1 or problem.users < rounds:
             return None
-        made.append(Share(first, places, q, cohorts, users // cohorts))
-        first += size
+        made.append(Share(first, places, rounds, problem.users // rounds))
+        first += places
     return tuple(made)
 
 
@@ -193,8 +182,7 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
         if problem.smoothness is None or not phase.step_size * problem.smoothness <= 2:
             raise VerificationError(f"Expected step_size * smoothness of an item <= 2 in every phase, got {phase}.")
-        batch = share.cohort_size * (share.places // share.questions)
-        needed = 2 * problem.lipschitz * share.places / batch * phase.step_size * _ROUNDING
+        needed = 2 * problem.lipschitz / share.cohort_size * phase.step_size * _ROUNDING
         if phase.noise is None or not phase.sensitivity >= needed * (1 - 1e-12):
             raise VerificationError(f"Expected noise for a sensitivity >= {needed} in every phase, got {phase}.")
     for claimed, mu in zip(p.mus, recounted_mus(p, problem), strict=True):
@@ -213,8 +201,7 @@ def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:
     """GDP of each phase's release, by its scale."""
     mus = []
     for phase, share in zip(p.phases, p.shares, strict=True):
-        batch = share.cohort_size * (share.places // share.questions)
-        far = 2 * problem.lipschitz * share.places / batch * phase.step_size * (1 + 1e-6)
+        far = 2 * problem.lipschitz / share.cohort_size * phase.step_size * (1 + 1e-6)
         mus.append(sensitivity_recount.mu(far, phase.release_scale, problem.dimension))
     return mus
 
@@ -223,9 +210,9 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
     """Every place is in one phase at most."""
     place = 0
     for share in p.shares:
-        whole = min(share.places, share.questions, share.cohorts, share.cohort_size) >= 1
-        if not whole or share.places % share.questions or share.cohorts * share.cohort_size > problem.users:
-            raise VerificationError(f"Expected whole questions to whole cohorts in every phase, got {share}.")
+        whole = min(share.places, share.rounds, share.cohort_size) >= 1
+        if not whole or share.rounds * share.cohort_size > problem.users:
+            raise VerificationError(f"Expected places and whole cohorts in every phase, got {share}.")
         apart, place = share.first_place >= place, share.first_place + share.places
         if not apart or place > problem.items_per_user:
             raise VerificationError(
@@ -238,16 +225,16 @@ def make(plan: RunPlan) -> LocalisedSGD:
     p = plan.parameters_of(GroupedParameters)
 
     def ask(round_: int, point: Vector) -> Question:
-        share, number = p.share_of(round_)
-        visit, cohort = divmod(number, share.cohorts)
+        share, cohort = p.share_of(round_)
         order = partition(seed=plan.seed, users=plan.problem.users)
         first = cohort * share.cohort_size
-        places = share.first_place + visit * share.asked_for + np.arange(share.asked_for, dtype=np.int64)
+        places = share.first_place + np.arange(share.places, dtype=np.int64)
         rows = np.tile(places, (share.cohort_size, 1))
-        task = PlacedGradient(point[None, :], rows, float(share.asked_for), None, share.asked_for)
+        task = PlacedGradient(point[None, :], rows, float(share.places), None, share.places)
         return Question(round_, order[first : first + share.cohort_size], task)
 
-    return LocalisedSGD(plan, PlainMeans(p, plan.problem.lipschitz), ask)
+    mean = PlainMean(lambda round_: p.share_of(round_)[0].cohort_size, plan.problem.lipschitz)
+    return LocalisedSGD(plan, mean, ask)
 
 
 INFO = AlgorithmInfo(

@@ -120,7 +120,6 @@ class MedianOptions(SizedOptions):
     """Planning options."""
 
     distance: float | None = None  # typical distance, in ℓ∞, of users' average gradients, from public knowledge
-    trim_rate: float | None = None  # share of answers trimmed on either side, below 1/2; None: the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +133,13 @@ class _Inputs(PlanInputs[MedianOptions]):
 
     def calibrate(self, size: int, eta_beta: float) -> theorem.MedianParameters:
         """Return the median and test of cohorts of this size at steps up to this one; Infeasible."""
-        problem, privacy, trim = self.problem, self.privacy, self.options.trim_rate
+        problem, privacy = self.problem, self.privacy
         return theorem.calibrate(
             privacy.epsilon,
             privacy.delta,
             size,
             eta_beta,
             clip_bound(problem) / self.geometry.distance,
-            trim=None if trim is None else max(1, math.floor(trim * size)),
             score_error=rounding(size, problem.dimension),
             delta_slack=sampler_slack(problem, privacy),
         )

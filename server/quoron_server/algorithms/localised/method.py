@@ -175,41 +175,30 @@ class PhasedParameters(LocalisedParameters):
 
 
 class PlainMean(Rule):
-    """The mean with fixed divisor B: absent users contribute zero."""
+    """The mean with the fixed divisor of each round: absent users contribute zero."""
 
-    def __init__(self, cohort_size: int, lipschitz: float) -> None:
-        self.cohort_size, self.longest = cohort_size, lipschitz * (1 + 1e-6)
+    def __init__(self, divisor: Callable[[int], int], lipschitz: float) -> None:
+        self.divisor, self.longest = divisor, lipschitz * (1 + 1e-6)
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
-        del noise, round_
+        del noise
         with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
             lengths = np.sqrt(np.sum(answers.values**2, axis=1))
         usable = answers.answered & (lengths <= self.longest)
         columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
         # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
-        return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
+        return Aggregate(np.sum(columns, axis=1) / self.divisor(round_))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which places of all users a phase uses: `first_place` on, each in one of `questions` visits."""
+    """Which places of all users a phase uses: so many from `first_place` on, all in one question to each user."""
 
     first_place: int
-    places: int  # k: of each user, a multiple of `questions`
-    questions: int  # to each user, about places / questions of its places each
-    cohorts: int  # into which the users are cut; those that are left over are never asked
+    places: int  # k: of each user
+    rounds: int  # cohorts into which the users are cut; those that are left over are never asked
     cohort_size: int  # users asked in a round
-
-    @property
-    def asked_for(self) -> int:
-        """Places in one question."""
-        return self.places // self.questions
-
-    @property
-    def rounds(self) -> int:
-        """That ask each cohort `questions` times."""
-        return self.questions * self.cohorts
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +226,7 @@ class GroupedParameters(ContractingPhases):
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
         """One noisy average a phase, of gradients at its places."""
         for index, (phase, share, mu) in enumerate(zip(self.phases, self.shares, self.mus, strict=True)):
-            places, point = np.arange(share.asked_for, dtype=np.int64)[None, :], np.zeros((1, problem.dimension))
-            task = PlacedGradient(point, places, float(share.asked_for), None, share.asked_for)
+            places, point = np.arange(share.places, dtype=np.int64)[None, :], np.zeros((1, problem.dimension))
+            task = PlacedGradient(point, places, float(share.places), None, share.places)
             made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
-            yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=False)
-
-
-class PlainMeans(Rule):
-    """`PlainMean` of each round's own cohort."""
-
-    def __init__(self, parameters: GroupedParameters, lipschitz: float) -> None:
-        self.parameters, self.lipschitz = parameters, lipschitz
-
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """(1/B) Σ of the answers, B the round's cohort."""
-        share, _ = self.parameters.share_of(round_)
-        return PlainMean(share.cohort_size, self.lipschitz).aggregate(answers, noise, round_)
+            yield Rounds(share.rounds, share.cohort_size, task, (made,), fresh=False)

@@ -31,7 +31,6 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     Number,
     PhaseModel,
-    PhaseModels,
     excess_risks,
     step_grid,
     suffix_shares,
@@ -88,7 +87,7 @@ class Schedule:
     @property
     def largest_step(self) -> float:
         """The first phase's step size; later ones are no larger."""
-        return max(phase.step_size for phase in self.phases)
+        return float(max(phase.step_size for phase in self.phases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ def _best_of(problem: Problem, pairs: Matrix, alike: Sequence[Shape]) -> tuple[f
     counts[0] += totals - counts.sum(axis=0)
     fractions = np.maximum(1, np.rint(totals * np.array(suffix_shares(problem)))) / totals
     phases = [
-        PhaseModels(
+        PhaseModel(
             rounds=np.maximum(1, count),
             step_size=steps / shrinks**index,
             suffix=np.maximum(1, np.rint(count * fractions)),
@@ -441,7 +440,7 @@ def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
 def make(plan: RunPlan) -> LocalisedSGD:
     """Return the algorithm of a plan."""
     cohort = plan.parameters_of(PhasedParameters).cohort_size
-    return LocalisedSGD(plan, PlainMean(cohort, plan.problem.lipschitz))
+    return LocalisedSGD(plan, PlainMean(lambda round_: cohort, plan.problem.lipschitz))
 
 
 INFO = AlgorithmInfo(

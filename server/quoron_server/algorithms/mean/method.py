@@ -49,9 +49,7 @@ class MeanSGDParameters(Parameters):
     sampling_variance: float  # of a cohort's mean
     smoothness: float  # M: how fast gradients are taken to change
     smoothing: float  # λ; 0 without
-    range_epsilon: float  # ε₁ of each choice; 0 without ranges
-    bins: int
-    half_width: float  # of the range; 0 without
+    crude: PrivateRange | None  # of a round; None without ranges
     # Each round, given its cohort and the past, is this GDP, one user replaced, or there against absent with coins.
     round_mu: float
 
@@ -70,11 +68,6 @@ class MeanSGDParameters(Parameters):
     def answer_mu(self) -> float:
         """GDP of a round whose cohort is known."""
         return method.answer_mu(self.sampling, self.round_mu)
-
-    @property
-    def crude(self) -> PrivateRange | None:
-        """The private range of a round."""
-        return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """Return a mean in every round, in proportion to the round's radius, behind a range where there is one.

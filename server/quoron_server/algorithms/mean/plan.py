@@ -109,7 +109,7 @@ def verify(plan: RunPlan) -> None:
         ("no range of cohorts by coins", not (p.poisson_sampling and ranged), p.sampling),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
-        (f"a range exactly in {NAME}", ranged == (p.range_epsilon > 0), p.range_epsilon),
+        (f"a range exactly in {NAME}", ranged == (p.crude is not None), p.crude),
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
         ("a finite smoothness", 0 <= p.smoothness < math.inf, p.smoothness),
         (
@@ -131,10 +131,10 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
     """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
     how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
     mean = sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
-    if not p.range_epsilon:
+    if p.crude is None:
         return mean
     return sensitivity_recount.together(
-        mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(p.range_epsilon)
+        mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(p.crude.epsilon)
     )
 
 
@@ -329,10 +329,10 @@ def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
     if chosen is None:
         raise _missing(inputs)
     phase = chosen.of.phase
-    first, left, epsilon, bins, half_width = inputs.clip_norm, mu, 0.0, 0, 0.0
+    crude: PrivateRange | None = None
+    first, left = inputs.clip_norm, mu
     if inputs.ranged and (found := _range(inputs, cohort, rounds, mu)) is not None:
         crude, first, left = found
-        epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort, draws.moved), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
@@ -348,9 +348,7 @@ def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
         sampling_variance=problem.user_deviation**2 / cohort,
         smoothness=smoothed(problem, run.smoothing).beta or 0.0,
         smoothing=run.smoothing,
-        range_epsilon=epsilon,
-        bins=bins,
-        half_width=half_width,
+        crude=crude,
         round_mu=mu,
     )
     theorem = COINS if numbers.poisson_sampling else None

@@ -250,20 +250,15 @@ class SGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class OnePassOptions(ClipOptions, OptimiserOptions):
+class OnePassOptions(ClipOptions, OptimiserOptions, SGDOptions):
     """Planning options; None lets the plan choose by predicted excess risk."""
-
-    rounds: int | None = None
-    step_size: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DPSGDOptions(ClipOptions, OptimiserOptions):
+class DPSGDOptions(OnePassOptions):
     """Planning options; None lets the plan choose by predicted excess risk."""
 
-    rounds: int | None = None
     rate: float | None = None  # B / n
-    step_size: float | None = None
 
 
 OnePass = PlanInputs[OnePassOptions]

@@ -15,7 +15,6 @@ from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_server.algorithms import search
-from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import (
     FARTHER,
     account,
@@ -168,7 +167,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
         often=rounds,
         forgiven=forgiven(problem, cohort, tested.beyond + tested.stray),
     )
-    assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
         cohort_size=cohort,
         rounds=rounds,

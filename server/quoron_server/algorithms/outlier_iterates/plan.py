@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,7 @@ SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
 AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
 STEPS = 16
 NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
-STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
-FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
+STRAY = 0.01  # share of pairs in d dimensions that the radius may leave out
 
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
@@ -79,9 +78,6 @@ class Course:
     risk: Number  # when outliers are removed
     worst: Number  # when adversarial chains stay as far off as they can without being removed; plans are ranked by it
     radii: tuple[Number, ...]  # τ of every stage
-
-
-Radius = Callable[[Stage, Number], Number]  # τ from a stage and the deviation of items there
 
 
 def apart(steps: Number, suffix: Number) -> Number:
@@ -120,12 +116,12 @@ def least_curvature(problem: Problem) -> float | None:
     return known.isotropic if known.isotropic is None or known.least_curvature is None else known.least_curvature
 
 
-def course(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Course:
-    """Risk and radii, phase by phase, of one candidate or many."""
-    return (_isotropic if problem.beliefs.curvature == "isotropic" else _worst_case)(problem, stages, radius)
+def course(problem: Problem, stages: Sequence[Stage], factor: float) -> Course:
+    """Risk and radii, phase by phase, of one candidate or many; τ is c = `factor` times two chains' distance."""
+    return (_isotropic if problem.beliefs.curvature == "isotropic" else _worst_case)(problem, stages, factor)
 
 
-def _isotropic(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Course:
+def _isotropic(problem: Problem, stages: Sequence[Stage], factor: float) -> Course:
     typical, slowest = problem.beliefs.typical_curvature or 0.0, least_curvature(problem) or 0.0
     remaining: Number = problem.radius
     spread: Number = 0.0
@@ -135,7 +131,7 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Cou
     for stage in stages:
         steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
         deviation = item_deviation(problem, remaining**2 + spread + bent**2)
-        radii.append(radius(stage, deviation))
+        radii.append(factor * distance(problem, stage, deviation))
         decay, _ = averaging(np.maximum(0.0, 1 - stage.step_size * slowest), steps, suffix)
         bias, variance = averaging(np.maximum(0.0, 1 - stage.step_size * typical), steps, suffix)
         remaining = remaining * decay
@@ -155,13 +151,13 @@ def _bend(problem: Problem, noise: Number, contraction: Number, steps: Number) -
     return BEND * feature_norm * wandering / (2 * math.sqrt(problem.dimension))
 
 
-def _worst_case(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Course:
+def _worst_case(problem: Problem, stages: Sequence[Stage], factor: float) -> Course:
     squared_distance: Number = problem.radius**2
     total: Number = 0.0
     steered: Number = 0.0
     radii = []
     for stage in stages:
-        radii.append(radius(stage, item_deviation(problem, 0.0)))
+        radii.append(factor * distance(problem, stage, item_deviation(problem, 0.0)))
         steps = stage.averaged * problem.items_per_user
         total = total + squared_distance / (2 * stage.step_size * steps) + stage.step_size * problem.lipschitz**2 / 2
         squared_distance = problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
@@ -179,8 +175,7 @@ class OutlierIterateOptions:
     cohort_size: int | None = None  # C: chains side by side
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
-    radius: Literal["usual", "guaranteed"] = "usual"
-    radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
+    radius_factor: float | None = None  # c: the radius in units of honest chains' rms distance
     tolerance: float | None = None  # share of users, adversarial or absent, that stop no release; None: as declared
     broadcast: bool = False  # only chains of one user: no client sees anything un-noised
 
@@ -230,6 +225,11 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         return lambda chains, users: ask(chains, forgiven=forgiven(chains, _lost(users, self.lost)))
 
     @property
+    def factor(self) -> float:
+        """c."""
+        return self.options.radius_factor or usual_factor(self.problem.dimension)
+
+    @property
     def least(self) -> int:
         """C_min: the least number of chains with a release when chains are lost as often as users, however noisy."""
         noise = self.asked(lottery.estimate)
@@ -249,7 +249,7 @@ def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
-    forecast = _course(problem, stages, inputs.options)
+    forecast = course(problem, stages, inputs.factor)
     phases = tuple(
         ChainPhase(
             users=int(stage.users),
@@ -329,7 +329,7 @@ def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: Callable[..., float]
                     lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
                 )
             )
-        worst = np.asarray(_course(problem, stages, options).worst)
+        worst = np.asarray(course(problem, stages, inputs.factor).worst)
         rows = worst.reshape(len(tried), -1)
         for row, (chains, counts, _) in enumerate(tried):
             place = int(rows[row].argmin())
@@ -393,24 +393,6 @@ def _steps(problem: Problem, options: OutlierIterateOptions, users: int) -> list
 def _lost(users: float, lost: float) -> float:
     """Chance that one of a chain's users is adversarial or absent."""
     return float(1 - (1 - lost) ** users)
-
-
-def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOptions) -> Course:
-    def radius(stage: Stage, deviation: Number) -> Number:
-        if options.radius == "guaranteed":
-            return guaranteed_radius(problem, stage)
-        return (options.radius_factor or usual_factor(problem.dimension)) * distance(problem, stage, deviation)
-
-    return course(problem, stages, radius)
-
-
-def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
-    """τ that all pairs of `stage.chains` honest chains keep with probability 1 - FAILURE, by outlier-iterates#o7."""
-    steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
-    pairs = np.maximum(stage.chains, 2.0) ** 2 / 2
-    tail = np.sqrt(8 * np.log(16 * pairs / FAILURE)) / math.sqrt(2)
-    radius: Number = stage.step_size * problem.lipschitz * apart(steps, suffix) * tail
-    return radius
 
 
 def _missing(inputs: _Inputs) -> Infeasible:

@@ -283,15 +283,13 @@ def _sized(
         raise Infeasible(name, f"the printed cohort_size={size:,} exceeds {LARGEST_COHORT:,}, the most here", needs)
     if problem.users < 2 * size:
         users = 2 * size
-        while given is None and users < 2 * (more := printed(replace(problem, users=users), *_pair(privacy))):
+        while given is None and users < 2 * (
+            more := printed(replace(problem, users=users), privacy.epsilon, privacy.delta)
+        ):
             users = 2 * more
         what = f"the {'printed ' if given is None else ''}cohort_size={size:,}"
         raise Infeasible.too_few(name, f"{what} exceeds n/2={problem.users // 2:,}", users)
     return size
-
-
-def _pair(privacy: Privacy) -> tuple[float, float]:
-    return privacy.epsilon, privacy.delta
 
 
 def _schedule(problem: Problem, size: int, step: float, scale: float, shift: float) -> tuple[PrintedPhase, ...]:
@@ -309,7 +307,7 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
     search.require_smooth(FILTERED, problem)
     search.require_options(options, "release_constant")
     search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
-    epsilon, delta = _pair(privacy)
+    epsilon, delta = privacy.epsilon, privacy.delta
     n, m, d, lipschitz = problem.users, problem.items_per_user, problem.dimension, problem.lipschitz
     size = _sized(FILTERED, problem, privacy, options.cohort_size, _filter_cohort, 2 / 3)
     log, log_d, log_delta = math.log(n * m / delta), math.log(n * m * d), math.log(1 / delta)
@@ -374,7 +372,7 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     search.require_options(options, "trim_rate", most=0.5)
     search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     assert isinstance(problem.domain, Box)
-    epsilon, delta = _pair(privacy)
+    epsilon, delta = privacy.epsilon, privacy.delta
     n, m, d, bound = problem.users, problem.items_per_user, problem.dimension, problem.coordinate_bound
     size = _sized(MEDIAN, problem, privacy, options.cohort_size, _medians_cohort, 1.0)
     log_d, log_delta = math.log(n * m * d), math.log(1 / delta)

@@ -10,7 +10,7 @@
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
 Centres and radii (`aim`) are functions of released values, each user has one round, and so the whole transcript is
-μ-GDP. Variant `independent` keeps warm-up rounds to the end and returns their average.
+μ-GDP.
 
 Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients. Statement
 and proof: docs/privacy/tracking-srgd.md.
@@ -19,7 +19,7 @@ and proof: docs/privacy/tracking-srgd.md.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +38,6 @@ from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, count_in, gradients
-
-Variant = Literal["recursive", "independent"]
 
 LEAST = 1e-12  # of the largest eigenvalue
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
@@ -252,7 +250,6 @@ def prefix_variance(radii: Vector, seed_scale: float, dimension: int) -> float:
 class TrackingParameters(Parameters):
     """Public numbers of one run."""
 
-    variant: Variant
     adjacency: Adjacency
     length_cohort: int  # of each of PASSES typical lengths
     length_divisor: int
@@ -267,8 +264,8 @@ class TrackingParameters(Parameters):
     main_rounds: int  # T_m
     main_cohort: int
     main_divisor: int
-    main_scale: float  # seed noise of weighted rows; as `warmup_scale` when independent
-    factorisation: str  # "-" when independent
+    main_scale: float  # seed noise of weighted rows
+    factorisation: str
     feature_norm: float  # R
     link_curvature: float  # φ₂
     ridge: float  # λ
@@ -296,12 +293,12 @@ class TrackingParameters(Parameters):
 
         Every release tells how many answered; users of a cohort are in one round alone.
         """
-        made, recursive = mechanisms(self, problem.features, problem.dimension), self.variant == "recursive"
+        made = mechanisms(self, problem.features, problem.dimension)
         moment, zero = SecondMoment(problem.features), np.zeros(problem.dimension)
-        once, twice = (replace(gradients(problem, points), centre=zero) for points in (1, 1 + recursive))
+        once, twice = (replace(gradients(problem, points), centre=zero) for points in (1, 2))
 
         def alike(count: int, cohort: int, task: Task, by: Any, *, scaled: bool = True) -> Rounds:
-            rows = MaskedRows(self.adjacency, by.masked, self.factorisation if recursive else None)
+            rows = MaskedRows(self.adjacency, by.masked, self.factorisation)
             release = RoundRelease(by, by.entry(), self.mu, scaled=scaled)
             return Rounds(count, cohort, task, (release,), leaks=count_in(by), summed=True, rows=rows)
 
@@ -325,8 +322,7 @@ class TrackingParameters(Parameters):
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
         """Return where the radius was held at its cap to the end: it never came down to the users."""
-        most = self.first_radius * (MAIN_FACTOR if self.variant == "recursive" else 1.0)
-        return bool(last.get("phase") == "main" and last["radius"] >= most)
+        return bool(last.get("phase") == "main" and last["radius"] >= self.first_radius * MAIN_FACTOR)
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
@@ -346,7 +342,7 @@ class Mechanisms:
     length: LogLength
     moment: MomentMean
     warmup: NormCountMean
-    main: NormCountMean | PrefixNormCounts
+    main: PrefixNormCounts
 
 
 def mechanisms(p: TrackingParameters, features: int, dimension: int) -> Mechanisms:
@@ -355,9 +351,7 @@ def mechanisms(p: TrackingParameters, features: int, dimension: int) -> Mechanis
         LogLength(p.length_divisor, p.length_scale),
         MomentMean(features, p.moment_divisor, p.adjacency, p.moment_scale),
         NormCountMean(dimension, p.warmup_divisor, p.adjacency, p.warmup_scale),
-        PrefixNormCounts(dimension, p.main_divisor, p.adjacency, p.main_scale, p.main_rounds, p.factorisation)
-        if p.variant == "recursive"
-        else NormCountMean(dimension, p.main_divisor, p.adjacency, p.main_scale),
+        PrefixNormCounts(dimension, p.main_divisor, p.adjacency, p.main_scale, p.main_rounds, p.factorisation),
     )
 
 
@@ -380,8 +374,7 @@ class TrackingState:
     sum: Vector  # Ŝ_j without ridge
     radii: Vector  # C_j of the main rounds so far, (T_m,)
     sampling: float  # Σ s²/B of the main rounds so far
-    running: Vector  # mean of the averaged iterates, variant independent
-    prefix: PrefixState | None  # of the prefix noise; None when independent
+    prefix: PrefixState  # of the prefix noise
 
 
 class TrackingSRGD(OfPlan[TrackingParameters]):
@@ -397,7 +390,6 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         """Start at zero; the spread starts from public knowledge."""
         p, d, features = self.parameters, self.plan.problem.dimension, self.plan.problem.features
         zero = np.zeros(d)
-        main = self._mechanisms.main
         return TrackingState(
             round=0,
             x=zero,
@@ -414,8 +406,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
             sum=zero,
             radii=np.zeros(p.main_rounds),
             sampling=0.0,
-            running=zero,
-            prefix=main.start() if isinstance(main, PrefixNormCounts) else None,
+            prefix=self._mechanisms.main.start(),
         )
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
@@ -478,9 +469,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         mechanism = self._mechanism(state)
         of_all, sampling = summed(answers, self._reduction(state, aim.radius)), state.spread**2 / mechanism.users
         if isinstance(mechanism, PrefixNormCounts):
-            before = state.prefix
-            assert before is not None
-            released, sums = mechanism.release(before, of_all, noise)
+            released, sums = mechanism.release(state.prefix, of_all, noise)
             total, radii = state.sum + aim.centre + whole.colour(aim.radius * released.mean), state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
@@ -507,8 +496,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         )
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)
         x = metric.project(problem.domain, wanted)
-        running = state.running + x / p.main_rounds if main else state.running
-        after = replace(after, round=t + 1, x=x, previous=state.x, running=running)
+        after = replace(after, round=t + 1, x=x, previous=state.x)
         after = replace(after, spread=spread, margin=margin, presence=presence)
         public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
         diagnostics = {"answered": of_all.answered, "clipped_fraction": released.clipped / max(1, of_all.answered)}
@@ -516,14 +504,12 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics, present)
 
     def model(self, state: TrackingState) -> Vector:
-        """The last iterate; with independent gradients the mean of the main rounds'. Before the end, the last one."""
-        p = self.parameters
-        return state.running if p.variant == "independent" and state.round == p.rounds else state.x
+        """Return the last iterate."""
+        return state.x
 
     def _weight(self, state: TrackingState) -> int:
-        """j in a main round of the recursive variant, else 1."""
-        p = self.parameters
-        return max(1, state.round + 1 - PILOT - p.warmup_rounds) if p.variant == "recursive" else 1
+        """j in a main round, else 1."""
+        return max(1, state.round + 1 - PILOT - self.parameters.warmup_rounds)
 
     def _mechanism(self, state: TrackingState) -> NormCountMean | PrefixNormCounts:
         return self._mechanisms.main if self._in_main(state) else self._mechanisms.warmup
@@ -575,5 +561,5 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
             features=self.plan.problem.features,
             first_radius=p.first_radius,
             margin=state.margin,
-            main=main and p.variant == "recursive",
+            main=main,
         )

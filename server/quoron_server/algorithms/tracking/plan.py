@@ -43,7 +43,6 @@ from quoron_server.algorithms.tracking.method import (
     PILOT,
     TrackingParameters,
     TrackingSRGD,
-    Variant,
     drawn,
     mechanisms,
 )
@@ -118,8 +117,7 @@ def predict(
 ) -> Prediction:
     """Predictions for (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
 
-    `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds, which
-    then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
+    `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds.
     """
     given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
     candidates = np.stack([numbers.ravel() for numbers in given], axis=1).astype(np.float64)
@@ -134,7 +132,6 @@ class TrackingOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # all of them: pilot, warm-up and main
-    variant: Variant = "recursive"
     participation: float = 1.0  # declared share of asked users who answer; divisors count on it
     reference_items: int | None = None  # m_ref; users with fewer items count for less. None: items_per_user
     first_radius: float | None = None  # C_0, from public knowledge
@@ -181,17 +178,11 @@ def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency)
     length = sensitivity_recount.rows(1.0, p.length_divisor, "zero-out")
     moment = sensitivity_recount.unit_moment(features, p.moment_divisor, adjacency)
     warmup, main = (sensitivity_recount.rows(1.0, divisor, adjacency) for divisor in (p.warmup_divisor, p.main_divisor))
-    if p.variant == "recursive":
-        sums = mechanisms(p, features, problem.dimension).main
-        assert isinstance(sums, PrefixNormCounts)
-        last = played.mu(sums.prefix, main, numbers)
-    else:
-        last = sensitivity_recount.mu(main, p.main_scale * weight, numbers)
     return (
         sensitivity_recount.mu(length, p.length_scale, 2),
         sensitivity_recount.mu(moment, p.moment_scale * weight, packed(features) + 1),
         sensitivity_recount.mu(warmup, p.warmup_scale * weight, numbers),
-        last,
+        played.mu(mechanisms(p, features, problem.dimension).main.prefix, main, numbers),
     )
 
 
@@ -204,12 +195,6 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
         ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
         (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
         ("divisors of at least 1/64 of their cohort", _counts(cohorts, divisors), divisors),
-        ("variant recursive or independent", p.variant in ("recursive", "independent"), p.variant),
-        (
-            "a factorisation exactly when recursive",
-            (p.variant == "recursive") == (p.factorisation != "-"),
-            p.variant,
-        ),
         ("the problem's feature norm", p.feature_norm == problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == problem.ridge, p.ridge),
@@ -228,7 +213,6 @@ def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
 def _check(inputs: Inputs) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
     problem, options = inputs.problem, inputs.options
-    search.require_choice(options, variant=("recursive", "independent"))
     search.require_participation(options.participation)
     search.require_options(options, "pilot_share", most=1.0)
     search.require_options(options, "first_radius", least=1e-100)
@@ -321,10 +305,8 @@ def predicted(
         gradient_spread=0.5 * math.sqrt(p / problem.items_per_user),
     )
     warm_noise, main_noise = noise / (warm * mu), noise / (main * mu)
-    inverse = np.zeros(0)
-    if options.variant == "recursive":
-        coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
-        main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
+    coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
+    main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
     parts = predict(
         assumed,
         metric=share * (1 + edge),
@@ -395,19 +377,15 @@ def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
         for size in (sizes.length, sizes.moment, sizes.warmup, sizes.main)
     )
     warmup = NormCountMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
-    if options.variant == "recursive":
-        seed = PrefixNormCounts.for_mu(
-            dimension=d,
-            users=main,
-            mu=target,
-            rounds=sizes.rounds,
-            factorisation=options.factorisation,
-            adjacency=adjacency,
-        ).scale
-    else:
-        seed = NormCountMean.for_mu(dimension=d, users=main, mu=target, adjacency=adjacency).scale
+    sums = PrefixNormCounts.for_mu(
+        dimension=d,
+        users=main,
+        mu=target,
+        rounds=sizes.rounds,
+        factorisation=options.factorisation,
+        adjacency=adjacency,
+    )
     p = TrackingParameters(
-        variant=options.variant,
         adjacency=adjacency,
         length_cohort=sizes.length,
         length_divisor=length,
@@ -422,8 +400,8 @@ def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
         main_rounds=sizes.rounds,
         main_cohort=sizes.main,
         main_divisor=main,
-        main_scale=seed,
-        factorisation=options.factorisation if options.variant == "recursive" else "-",
+        main_scale=sums.scale,
+        factorisation=options.factorisation,
         feature_norm=problem.feature_norm or 1.0,
         link_curvature=problem.link_curvature or 1.0,
         ridge=problem.ridge,

@@ -32,64 +32,43 @@ def risks(known, candidates, backwards, sums, points, parts):  # type: ignore[no
             sampled = keep * keep * sampled + p * p * sampling
             noised = keep * keep * noised + p * p * private
         rounds = int(main_rounds)
-        # Main rounds with fresh gradients and an average of points, or else with running sums.
-        if len(backwards) == 0:
-            average, left = 0.0, 0.0
-            sampled_now, noised_now = 0.0, 0.0
-            for j in range(rounds):
-                reach = margin * np.sqrt(s * s * (1 + 1 / divisor) + known_error) + lag_share * metric * moved
-                reach = min(reach, first)
-                sampling, private = s * s / divisor, d * (reach * noise) ** 2
-                known_error = sampling + private
-                around = gap * gap + keep ** (2 * j) * (sampled + noised) + (sampling + private) * p / (2 * slope)
-                moved = p * np.sqrt(slope**2 * around + known_error)
-                gap *= keep_slow
-                left += gap / rounds
-                average += keep ** (j + 1) / rounds
-                reached = p * (1 - keep ** (rounds - j)) / ((1 - keep) * rounds)  # of this round's error in the average
-                sampled_now += reached * reached * sampling
-                noised_now += reached * reached * private
-            sampled = average * average * sampled + sampled_now
-            noised = average * average * noised + noised_now
-        else:
-            # Running sums: the noise of round k stays in all later sums, so its response is followed by itself, for
-            # each k.
-            for k in range(rounds):
-                sums[k], points[k] = 0.0, 0.0
-            earlier = 1.0  # of what the warm-up left
-            # A cohort's sampling adds `spread` to all later sums; the point's response is the same for all, later ones
-            # having less of it: Σ spread, Σ spread · response and Σ spread · response² say it all.
-            spread, weighted, squared = 0.0, 0.0, 0.0
-            for j in range(1, rounds + 1):
-                times = 1 if j == 1 else j
-                own = s * s if j == 1 else s * s + (j * gs * moved) ** 2
-                reach = margin * np.sqrt(own * (1 + 1 / divisor) + known_error) + lag_share * times * metric * moved
-                reach = min(reach, largest * first)
-                spread += own / divisor
-                share = 1.0 / j
-                row, errors, changes = backwards[len(backwards) - j :], 0.0, 0.0
-                for k in range(j):
-                    total = sums[k] + reach * row[k]
-                    step = -p * (slope * points[k] + share * total)
-                    sums[k] = total
-                    points[k] += step
-                    errors += total * total
-                    changes += step * step
-                private = noise * noise * d
-                known_error = (private * errors + spread) * share * share
-                change = private * changes
-                change += p * p * (slope * slope * squared + 2 * slope * share * weighted + share * share * spread)
-                change += (p * slope * earlier) ** 2 * (gap * gap + sampled + noised)
-                squared = keep * keep * squared - 2 * keep * p * share * weighted + (p * share) ** 2 * spread
-                weighted = keep * weighted - p * share * spread
-                moved = np.sqrt(change)
-                earlier *= keep
-            final = 0.0
-            for k in range(rounds):
-                final += points[k] * points[k]
-            left = abs(keep_slow) ** rounds * gap
-            sampled = earlier * earlier * sampled + squared
-            noised = earlier * earlier * noised + noise * noise * d * final
+        # Main rounds: the noise of round k stays in all later sums, so its response is followed by itself, for each k.
+        for k in range(rounds):
+            sums[k], points[k] = 0.0, 0.0
+        earlier = 1.0  # of what the warm-up left
+        # A cohort's sampling adds `spread` to all later sums; the point's response is the same for all, later ones
+        # having less of it: Σ spread, Σ spread · response and Σ spread · response² say it all.
+        spread, weighted, squared = 0.0, 0.0, 0.0
+        for j in range(1, rounds + 1):
+            times = 1 if j == 1 else j
+            own = s * s if j == 1 else s * s + (j * gs * moved) ** 2
+            reach = margin * np.sqrt(own * (1 + 1 / divisor) + known_error) + lag_share * times * metric * moved
+            reach = min(reach, largest * first)
+            spread += own / divisor
+            share = 1.0 / j
+            row, errors, changes = backwards[len(backwards) - j :], 0.0, 0.0
+            for k in range(j):
+                total = sums[k] + reach * row[k]
+                step = -p * (slope * points[k] + share * total)
+                sums[k] = total
+                points[k] += step
+                errors += total * total
+                changes += step * step
+            private = noise * noise * d
+            known_error = (private * errors + spread) * share * share
+            change = private * changes
+            change += p * p * (slope * slope * squared + 2 * slope * share * weighted + share * share * spread)
+            change += (p * slope * earlier) ** 2 * (gap * gap + sampled + noised)
+            squared = keep * keep * squared - 2 * keep * p * share * weighted + (p * share) ** 2 * spread
+            weighted = keep * weighted - p * share * spread
+            moved = np.sqrt(change)
+            earlier *= keep
+        final = 0.0
+        for k in range(rounds):
+            final += points[k] * points[k]
+        left = abs(keep_slow) ** rounds * gap
+        sampled = earlier * earlier * sampled + squared
+        noised = earlier * earlier * noised + noise * noise * d * final
         parts[0, c] = (slow + ridge) * left * left / 2
         parts[1, c] = slope * sampled / 2
         parts[2, c] = slope * noised / 2
