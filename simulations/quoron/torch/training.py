@@ -393,6 +393,7 @@ class ModuleRows:
         """
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
+        write = _write if self._local is None else partial(_write, start=start)
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
         together: Weights = {}
         with torch.random.fork_rng(devices=cuda_of(self._network.device), enabled=self._draws):
@@ -408,11 +409,11 @@ class ModuleRows:
                     some = users[first : first + step]
                     found = torch.empty((len(some), len(point)), dtype=torch.float64, device=self._rows_on)
                     if not self.one_by_one:
-                        _write(found, {name: each[first : first + step] for name, each in together.items()})
+                        write(found, {name: each[first : first + step] for name, each in together.items()})
                     for place in range(len(found)) if self.one_by_one else ():
                         if self._draws:
                             torch.manual_seed(seeds[first + place])  # dice of a user's own
-                        _write(found[place], self._answers(self._gradient, minibatches, first + place, start, start))
+                        write(found[place], self._answers(self._gradient, minibatches, first + place, start, start))
                     found[np.flatnonzero(self._counts[some] == 0).tolist()] = 0.0
                     return found
 
@@ -429,13 +430,13 @@ class ModuleRows:
     def _answers(
         self, gradients: Step, minibatches: Minibatches, users: slice | int, start: Weights, moved: Weights
     ) -> Weights:
-        """Return gradients at `start` of users, or of one, or how far local SGD goes from there: start less end."""
+        """Return gradients at `start` of users, or of one; of local SGD where it ends."""
         if self._local is None:
             return gradients(start, *self._step(minibatches, users, 0))
         for number in range(self.timetable.steps):
             steps = gradients(moved, *self._step(minibatches, users, number))
             moved = {name: torch.sub(each, steps[name], alpha=self._local.step_size) for name, each in moved.items()}
-        return {name: start[name] - weight for name, weight in moved.items()}
+        return moved
 
     def _step(
         self, minibatches: Minibatches, users: slice | int, number: int
@@ -510,11 +511,12 @@ def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.
     return tuple(part.to(device) for part in parts) if fit else parts
 
 
-def _write(rows: torch.Tensor, answers: Weights) -> None:
-    """Write users' answers, flat, into `rows` (k, d), or one user's into (d,)."""
+def _write(rows: torch.Tensor, answers: Weights, start: Weights | None = None) -> None:
+    """Write users' answers, flat, into `rows` (k, d), or one user's into (d,): with a `start`, that less the answer."""
     first = 0
-    for answer in answers.values():
-        part = answer.detach().flatten(rows.dim() - 1).to(rows.device)
+    for name, answer in answers.items():
+        own = answer.detach() if start is None else start[name] - answer.detach()
+        part = own.flatten(rows.dim() - 1).to(rows.device)
         rows[..., first : first + part.shape[-1]] = part
         first += part.shape[-1]
 
