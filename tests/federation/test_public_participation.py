@@ -169,7 +169,7 @@ async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private participation reads its file is a function of the file."""
     session = Sessions().open("trial", "{}", np.arange(3))
-    run: Any = Running(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None)
+    run: Any = Running(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None, None, None)
     waiting = asyncio.create_task(run.gather(session, asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}

@@ -15,6 +15,7 @@ What a power loss can and cannot take: docs/durability.md.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -340,6 +341,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         entries = _entries(releases)
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
+        began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
             if not execute(here, [round_, state, seal, self.run, round_]):
@@ -353,6 +355,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             if plan is not None:
                 seal = _seal("seal", {"run": self.run, "config_digest": self.config_digest, "plan": plan})
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
+        self._database.committed = time.perf_counter() - began
 
     def finish(
         self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None
