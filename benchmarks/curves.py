@@ -32,6 +32,7 @@ from quoron.config import from_tree
 from quoron.data import TablePopulation
 from quoron.data.table import from_table
 from quoron.simulation.problem import bent
+from quoron.training.estimated import DEAREST_RATE
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import LeastSquares, Logistic
@@ -111,10 +112,12 @@ def people_of(task: Task, frame: pd.DataFrame, split: int, curves: int, pairs: i
     return from_table(frame[[*encoding.columns, task.user]], encoding, **given)
 
 
-def bought(people: TablePopulation, epsilon: float, split: int) -> tuple[float, float]:
-    """The rate of positive labels as `auto` estimates it, and the ε that this leaves."""
+def bought(people: TablePopulation, epsilon: float, split: int) -> tuple[float, float] | None:
+    """The rate of positive labels as `auto` estimates it, and the ε that this leaves; None where it costs too much."""
     sizes: dict[str, Any] = {"columns": 0, "names": 1, "epsilon": epsilon, "delta": 1e-6}
     share = share_for(users=people.users, **sizes)
+    if share > DEAREST_RATE:
+        return None
     paid = EstimatedBounds.calibrate(users=looked_at(people.users), share=share, **sizes)
     error = paid.errors(columns=0, names=1).names / paid.users
     rate = float((people.training.labels > 0).mean()) + error * np.random.default_rng(split).standard_normal()
@@ -169,7 +172,7 @@ def lines(
                 known, left = rate, epsilon
                 even = degrees(asked, task, straight.users, epsilon, 0.5) if asked == "auto" else (1, 0)
                 if rate is None and not task.label_range and even != (1, 0):
-                    known, left = bought(straight, epsilon, split)
+                    known, left = bought(straight, epsilon, split) or (known, left)
                 bends = degrees(asked, task, straight.users, left, known)
                 if (bends, left) not in done:
                     people = people_of(task, frame, split, *bends)

@@ -64,8 +64,8 @@ def train(
             meaning of its values: classes, a positive value, or a range.
         columns: how rows become items: `quoron.Columns` or a mapping with its keys. What is not declared is estimated
             privately, for a part of ε (docs/train.md).
-        model: "linear", the default; "curves", of degrees by a public rule; "auto", these where the users are enough
-            (docs/train.md#models-that-bend).
+        model: "linear", the default; "curves", of degrees by a public rule; "auto", these where the users are enough,
+            by the label's rate, which is estimated unless declared (docs/train.md#models-that-bend).
         epsilon, delta: the guarantee of the whole run. ε is needed, here, in `settings` or in a file; δ is 1e-6 unless
             given. Two values of one thing are refused.
         adjacency: what a user's data may be replaced by: anything ("replace-one"), or nothing ("zero-out", weaker).

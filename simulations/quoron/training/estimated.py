@@ -464,6 +464,7 @@ def _short(value: Any) -> str:
 
 
 WIDEST = 32  # categories of one column, at most
+DEAREST_RATE = 0.1  # of μ², for the rate of a declared label
 Owners = NDArray[np.int64]
 
 
@@ -499,7 +500,7 @@ def prepared(
     with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
         found, owners, people = _whose(section, base, source, frame)
     users = slots(config, found)
-    if asked.label is not None and asked.label.what == "rate" and not _bends(config, asked, users):
+    if asked.label is not None and asked.label.what == "rate" and not _rate_pays(config, asked, users):
         asked = replace(asked, label=None)
     if not asked.all:
         return None
@@ -509,12 +510,17 @@ def prepared(
     return Undeclared(*known), planned
 
 
-def _bends(config: Config, asked: Wanted, users: int) -> bool:
-    """Return whether so many users get curves where half of the labels are positive: else the rate says nothing."""
-    even = _guessed(config, asked, 1).but(problem={"label_rate": 0.5})
-    table = bent(even, users - held_users(users, config.train.holdout)).population
+def _rate_pays(config: Config, asked: Wanted, users: int) -> bool:
+    """Return whether a label's rate costs little, and so many users get curves where half of the labels are positive.
+
+    Else it says nothing.
+    """
+    even, trained = _guessed(config, asked, 1).but(problem={"label_rate": 0.5}), users
+    trained -= held_users(users, config.train.holdout)
+    table = bent(even, trained).population
     assert isinstance(table, TableSection)
-    return table.columns.curves > 1
+    alone = replace(asked, features=(), items=None)
+    return table.columns.curves > 1 and plan_estimates(config, alone, trained).share <= DEAREST_RATE
 
 
 def narrowest(config: Config, base: Path, frame: Any) -> tuple[Problem, Callable[[Config, Problem], RunPlan]]:
