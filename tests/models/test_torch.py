@@ -736,17 +736,17 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
     seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     more: dict[str, Any] = {"radius": 1e-3, "seed": seed}
-    whole, real = trained(tmp_path / "whole", Own(1), **more), ModuleRows._rows
+    whole, real = trained(tmp_path / "whole", Own(1), **more), ModuleRows._pieces
 
     def dying(self: ModuleRows, round_: int, *given: Any) -> Any:
         if round_ == 1:
             raise Killed
         return real(self, round_, *given)
 
-    monkeypatch.setattr(ModuleRows, "_rows", dying)
+    monkeypatch.setattr(ModuleRows, "_pieces", dying)
     with pytest.raises(Killed):
         trained(tmp_path / "run", Own(1), **more)
-    monkeypatch.setattr(ModuleRows, "_rows", real)
+    monkeypatch.setattr(ModuleRows, "_pieces", real)
     again = trained(tmp_path / "run", Own(2), **more)
     assert "is not the one that the run in" in caplog.text
     begun = torch.nn.utils.parameters_to_vector(Own(1).last.parameters()).detach().double().numpy()
