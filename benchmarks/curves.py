@@ -112,7 +112,7 @@ def people_of(task: Task, frame: pd.DataFrame, split: int, curves: int, pairs: i
     return from_table(frame[[*encoding.columns, task.user]], encoding, **given)
 
 
-def bought(people: TablePopulation, epsilon: float, split: int) -> tuple[float, float] | None:
+def estimated_rate(people: TablePopulation, epsilon: float, split: int) -> tuple[float, float] | None:
     """The rate of positive labels as `auto` estimates it, and the ε that this leaves; None where it costs too much."""
     sizes: dict[str, Any] = {"columns": 0, "names": 1, "epsilon": epsilon, "delta": 1e-6}
     share = share_for(users=people.users, **sizes)
@@ -172,7 +172,7 @@ def lines(
                 known, left = rate, epsilon
                 even = degrees(asked, task, straight.users, epsilon, 0.5) if asked == "auto" else (1, 0)
                 if rate is None and not task.label_range and even != (1, 0):
-                    known, left = bought(straight, epsilon, split) or (known, left)
+                    known, left = estimated_rate(straight, epsilon, split) or (known, left)
                 bends = degrees(asked, task, straight.users, left, known)
                 if (bends, left) not in done:
                     people = people_of(task, frame, split, *bends)
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--rate", type=float, help="of positive labels, declared; of a made table that it has as well")
-    parser.add_argument("--undeclared", action="store_true", help="made tables have the rate, but nobody declares it")
+    parser.add_argument("--undeclared", action="store_true", help="made tables have the rate, undeclared")
     parser.add_argument("--summary", type=Path, help="lines of earlier runs")
     chosen = parser.parse_args()
     if chosen.summary:

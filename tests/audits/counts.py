@@ -4,8 +4,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from audits.harness import Audit, case, events, gaussian_ratio, ratios
+from quoron.training import column_bounds
+from quoron.training.column_bounds import Want
+from quoron_client.data.encoding import read_label
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
 from quoron_privacy.counts.data_quality import DataQuality
@@ -174,6 +178,38 @@ def estimated_audits():
         measure,
         {"eight columns": case(columns=8, least=0.02, **everywhere)},
         {"noise of one name for eight columns": case(columns=1, **everywhere)},
+    )
+
+    rated = planned(columns=0, names=1)
+
+    def classes(own):
+        """Marks of a label's classes, as a run counts them: four users with a row each, and an own one with thirty."""
+        table = pa.table({"ill": [1.0, 0.0, 1.0, 0.0, *[own] * 30]})
+        want = Want("ill", "rate", read_label("ill"))
+        seats = np.array([0, 1, 2, 3, *[4] * 30])
+        counts = column_bounds._Crowd(rated, table, seats, users, SeededNoise(45))._names(want)
+        return np.array([counts.get(name, 0) for name in ("0", "1")])
+
+    def a_mark_for_each_row(codes, seats, many):
+        """The twin: whoever has more rows has more marks."""
+        found = np.full((many, MARKS * len(codes)), np.nan)
+        for user in range(many):
+            held = np.repeat(codes[seats == user], MARKS)
+            found[user, : len(held)] = held
+        return found, None
+
+    counted = {"plan": rated, "count": classes, "ends": (1.0, 0.0), "each": 3, "columns": 1}
+    yield Audit(
+        "an estimated rate",
+        gdp.epsilon_for(rated.releases()[0][1], delta),
+        measure,
+        {"thirty rows": case(least=0.02, **counted)},
+        {
+            "a mark for each row": case((column_bounds, "marks", a_mark_for_each_row), **counted),
+            "a quarter of the noise": case(
+                **counted | {"plan": replace(rated, scales=tuple(scale / 4 for scale in rated.scales))}
+            ),
+        },
     )
 
     def lone_shown(twin=EstimatedBounds):

@@ -191,12 +191,12 @@ def _gathered(
     held: tables.Opened, rules: Encoding, user: str | None, most: int
 ) -> tuple[Gathered, list[str], str | None]:
     """Return a file's rows, the first `most` of each person's, the persons' names, and what the owner should know."""
-    gathering, rows, nobodys = Gathering(rules, user or _ONE, most, rows=held.rows), 0, False
+    gathering, rows, unnamed = Gathering(rules, user or _ONE, most, rows=held.rows), 0, False
     for batch in held.batches(tuple(dict.fromkeys((*rules.columns, *(() if user is None else (user,)))))):
         if user is None:
             batch = batch.append_column(_ONE, pa.array(np.zeros(batch.num_rows, np.int64)))
-        elif (somebodys := columns.somebodys(columns.users(batch, user))).false_count:
-            batch, nobodys = batch.filter(somebodys), True
+        elif (named := columns.somebodys(columns.users(batch, user))).false_count:
+            batch, unnamed = batch.filter(named), True
         gathering.add(batch)
         rows += batch.num_rows
     gathered, said = gathering.end(), list[str]()
@@ -210,8 +210,8 @@ def _gathered(
         blamed = ", ".join(f"{name!r} ({many:,})" for name, many in unfit.items() if many)
         bad = int(np.count_nonzero(dropped))
         said.append(f"Expected rows that can be used, got {bad:,} of {count:,} that cannot, by column: {blamed}.")
-    if nobodys:
-        said.append("Expected somebody's rows, got some of nobody, which are left out.")
+    if unnamed:
+        said.append("Expected rows of users, got some without one, which are left out.")
     return gathered, gathering.names, " ".join(said) or None
 
 

@@ -270,7 +270,7 @@ RULES = {
     "curves": (BENT[:-1], 5, np.inf, np.inf),
     "auto": (BENT, 20, 20 / 27, 200),  # with fewer than 27 users for each number curves lost .02 of AUC on lines
 }
-RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do, where nobody estimates it
+RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do, unless it is estimated
 
 
 def bent(config: Config, users: int) -> Config:
@@ -300,7 +300,7 @@ def bent(config: Config, users: int) -> Config:
 
 
 def rate_is_wanted(config: Config) -> bool:
-    """Return whether `bent` needs the rate of a label of two classes, which nobody has declared."""
+    """Return whether `bent` needs the rate of a label of two classes, which is undeclared."""
     table = config.population
     wanted = isinstance(table, configs.TableSection) and table.model == "auto" and table.label is not None
     return wanted and config.problem.label_rate is None and isinstance(loss_of(config), Classification)

@@ -132,8 +132,8 @@ def forecast(config: Config, base: Path, frame: Any = None) -> Plan | None:
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
     """The configuration of a simulation with what a real run would buy, with noise from its seed; and that in words.
 
-    Its promise is what the estimates leave; where nothing is estimated all stays as it is. Raises what `prepare` does;
-    NothingReleased where nothing could be trained.
+    Its promise is what the estimates leave; without estimates the configuration is unchanged. Raises what `prepare`
+    does; NothingReleased where nothing could be trained.
     """
     prepared = _of_simulation(config, base, frame)
     if prepared is None:

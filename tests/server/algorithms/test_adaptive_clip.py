@@ -38,19 +38,6 @@ def test_shares_cost_nothing_beside_the_mean(name, fixed):
         assert unit == pytest.approx(q.noise_scale / q.sensitivity, rel=1e-6)
 
 
-BROKEN = {
-    "a quarter of the noise": lambda p: replace(p, noise_scale=p.noise_scale / 4),
-    "noise for a divisor of more users": lambda p: replace(p, cohort_size=p.cohort_size // 10),
-    "no shares, with noise for unit rows": lambda p: replace(p, adaptive=None, clip_norm=2.0),
-    "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
-    "shares on top of a mean with all of mu": lambda p: replace(p, noise_scale=p.noise_scale * (1 - 1e-6)),
-    "rows of the other adjacency": lambda p: replace(
-        p,
-        adaptive=replace(p.adaptive, adjacency="zero-out" if p.adaptive.adjacency == "replace-one" else "replace-one"),
-    ),
-}
-
-
 @given(
     row=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3),
     radius=st.floats(1e-6, 1e6),

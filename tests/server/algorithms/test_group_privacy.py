@@ -91,26 +91,6 @@ def test_sensitivity_is_that_of_all_items_of_a_user_in_a_phase():
         assert phase.sensitivity == pytest.approx(2 * PROBLEM.lipschitz * phase.step_size * share.places / batch, 2e-6)
 
 
-BROKEN = {
-    "a quarter of the noise": lambda p: replace(
-        p, phases=tuple(replace(phase, release_scale=phase.release_scale / 4) for phase in p.phases)
-    ),
-    "a smaller sensitivity": lambda p: replace(
-        p, phases=(replace(p.phases[0], sensitivity=p.phases[0].sensitivity / 1.01), *p.phases[1:])
-    ),
-    "a smaller claim": lambda p: replace(p, mu=p.mu * 0.99),
-    "steps that expand": lambda p: replace(p, phases=(replace(p.phases[0], step_size=8.1), *p.phases[1:])),
-    "smaller cohorts": lambda p: replace(
-        p, shares=(replace(p.shares[0], cohort_size=p.shares[0].cohort_size - 1), *p.shares[1:])
-    ),
-    "more places": lambda p: replace(p, shares=(*p.shares[:-1], replace(p.shares[-1], places=p.shares[-1].places + 1))),
-    "places of an earlier phase": lambda p: replace(p, shares=(p.shares[0],) * len(p.shares)),
-    "users that are not there": lambda p: replace(
-        p, shares=(*p.shares[:-1], replace(p.shares[-1], rounds=p.shares[-1].rounds + 1))
-    ),
-}
-
-
 def test_places_dealt_out_by_existing_items_move_everybodys():
     counts, more = np.array([3, 4, 2]), np.array([4, 4, 2])
     dealt = [np.repeat(np.arange(3), held)[:8].reshape(4, 2).tolist() for held in (counts, more)]

@@ -139,27 +139,6 @@ class TestBudget:
             assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
 
 
-BROKEN = {
-    "a quarter of the noise": ("tracking", {"noise_scale": lambda p: p.noise_scale / 4}),
-    "reports at twice the budget": ("tracking", {"vector_epsilon": lambda p: 2 * p.vector_epsilon}),
-    "reports at a larger delta": ("tracking", {"vector_delta": lambda p: 10 * p.vector_delta}),
-    "half as much budget again, and its noise": (
-        "tracking",
-        {
-            "vector_epsilon": lambda p: 1.5 * p.vector_epsilon,
-            "noise_scale": lambda p: VectorNoise(1.5 * p.vector_epsilon, p.vector_delta, 1.0).scale(3),
-        },
-    ),
-    "a range at twice the budget": ("range", {"range_epsilon": lambda p: 2 * p.range_epsilon}),
-    "overlapping slots": ("tracking", {"vectors": lambda p: p.vectors + 1}),
-    "a centre that range reports look for": ("range", {"warm_ups": lambda p: 1, "warm_users": lambda p: 1}),
-    "looks of nobody": ("warm", {"warm_users": lambda p: 0}),
-    "looks that overlap steps": ("warm", {"warm_users": lambda p: p.warm_users + p.vectors}),
-    "scouts without a range": ("tracking", {"scouts": lambda p: 5}),
-    "an unknown estimator": ("tracking", {"estimator": lambda p: "clip"}),
-}
-
-
 class TestAcceleratedSteps:
     @given(seed=st.integers(0, 10**6), steps=st.integers(1, 12), margin=st.floats(1.01, 8.0))
     @settings(derandomize=True, deadline=None, max_examples=60)

@@ -141,21 +141,6 @@ class TestAccounting:
         assert DRAWS["poisson-replaced"].rate(10, 100) == DRAWS["poisson"].rate(10, 100) == 0.1
 
 
-BROKEN = {
-    "a quarter of the noise": {"noise_scale": lambda p: p.noise_scale / 4},
-    "a quarter of the noise, and of its claim": {
-        "noise_scale": lambda p: p.noise_scale / 4,
-        "round_mu": lambda p: 4.001 * p.round_mu,
-    },
-    "four times the rounds": {"rounds": lambda p: 4 * p.rounds},
-    "a range that is not charged": {"crude": lambda p: private_range.PrivateRange(1.0, 8, 1.0)},
-    "cohorts for another adjacency": {"sampling": lambda p: "poisson"},
-    "disjoint cohorts": {"sampling": lambda p: "disjoint"},
-    "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},
-    "an infinite radius": {"first_radius": lambda p: math.inf},
-}
-
-
 def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, spread, first):
     """Predicted variances of the releases of one candidate, round by round."""
     h = problem.beliefs.isotropic or 0.0

@@ -62,21 +62,6 @@ def test_the_noise_of_every_round_and_between_rounds_is_what_the_factorisation_s
     assert (np.abs(sums @ sums.T / runs - expected) <= margin).all()
 
 
-BROKEN = {
-    "a quarter of the noise": lambda p: replace(p, noise_scale=p.noise_scale / 4),
-    "a quarter of the noise, and of its claim": lambda p: replace(p, noise_scale=p.noise_scale / 4, mu=4.001 * p.mu),
-    "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
-    "half the sensitivity, and its noise": lambda p: replace(
-        p, sensitivity=p.sensitivity / 2, noise_scale=p.noise_scale / 2
-    ),
-    "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
-    "no clip": lambda p: replace(p, clip_norm=1e140),
-    "fewer users than the noise was made for": lambda p: replace(p, cohort_size=p.cohort_size - 1),
-    "overlapping cohorts": lambda p: replace(p, rounds=p.rounds + 1),
-    "a smaller claim": lambda p: replace(p, mu=p.mu * 0.99),
-}
-
-
 @pytest.mark.parametrize(
     ("rounds", "factorisation", "last_sum", "last_gradient"),
     [
