@@ -39,14 +39,21 @@ DELTA = 1e-6
 Setting = dict[str, Any]
 _compiled: dict[Any, Any] = {}  # clipped sums of a task, a clip norm and a kind of update
 SETTINGS: dict[str, list[Setting]] = {
-    "jax-privacy": [
+    "jax-privacy": [  # 30
         *(
             {"rounds": rounds, "clip": clip, "optimiser": "adam", "step": step}
             for rounds in (40, 100)
-            for clip in (0.3, 1.0)
-            for step in (0.01, 0.03)
+            for clip in (0.1, 0.3, 1.0)
+            for step in (0.01, 0.03, 0.1)
         ),
-        *({"rounds": 40, "clip": 0.3, "optimiser": "sgd", "step": step} for step in (0.5, 1.5)),
+        *(
+            {"rounds": 20, "clip": clip, "optimiser": "adam", "step": step} for clip in (0.1, 0.3) for step in (0.03, 0.1)
+        ),
+        *(
+            {"rounds": rounds, "clip": clip, "optimiser": "sgd", "step": step}
+            for rounds, clip in ((40, 0.1), (40, 0.3), (100, 0.3))
+            for step in (0.5, 1.5)
+        ),
         *({"rounds": 40, "clip": 0.3, "optimiser": "sgd", "step": step, "local": 0.1} for step in (0.5, 1.0)),
     ],
     "pfl": [

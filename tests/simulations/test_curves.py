@@ -166,15 +166,16 @@ model = "curves"
 @pytest.mark.parametrize(
     ("users", "settings", "degrees"),
     [
-        (2_000, (), (6, 4)),  # 0.83 n / 5 = 332 numbers at most, and there are 157
-        (600, (), (4, 2)),  # 99, and 70
+        (2_000, (), (8, 4)),  # 0.83 n / 5 = 332 numbers at most, and there are 169
+        (600, (), (8, 2)),  # 99, and 94
+        (500, (), (4, 2)),  # 83, and 70
         (400, (), (4, 0)),  # 66, and 25
         (120, (), (2, 0)),  # 20, and 13
         (10, (), (2, 0)),
         (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
         (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
         (2_000, ("population.model=linear",), (1, 0)),
-        (50_000, ("population.model=auto",), (6, 4)),  # n / 27 4 r (1 - r), r = 0.1, and 200 at most
+        (50_000, ("population.model=auto",), (8, 4)),  # n / 27 4 r (1 - r), r = 0.1, and 200 at most
         (6_000, ("population.model=auto",), (4, 2)),  # 80
         (2_000, ("population.model=auto",), (4, 0)),  # 27
         (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 71
@@ -205,8 +206,8 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(users, 1.0, 5) for users in some] == sorted(
         (numbers(users, 1.0, 5) for users in some), reverse=True
     )
-    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [4, 3, 2, 2]
-    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 2, 4]
+    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [5, 4, 3, 3]
+    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 3, 3, 5]
 
 
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd
         for place, (source, columns) in enumerate([(own, COLUMNS), (tmp_path / "own.csv", COLUMNS), (own, None)])
     ]
     degrees = [(run.model.encoding.curves, run.model.encoding.pairs) for run in (simulated, *runs)]
-    assert degrees == [(6, 4)] * 4
+    assert degrees == [(8, 4)] * 4
     many = {"adjacency": "zero-out", "settings": ["population.users=100_000"], "epsilon": 0.02, "dry_run": True}
     planned = quoron.train(own, columns=COLUMNS, **declared | many)
     assert planned.plan.problem.dimension == runs[0].model.encoding.dimension  # of 2,000 it would be 7
@@ -239,7 +240,7 @@ def test_auto_estimates_the_share_of_a_label_s_classes_for_a_part_of_epsilon_and
     declared = quoron.train(own, **asked, settings=["problem.label_rate=0.5"], dry_run=True).plan
     assert declared.guarantee.estimates is None
     assert declared.problem.dimension == numbers
-    assert (found.population.columns.curves, found.population.columns.pairs) == (6, 4)  # type: ignore[union-attr]
+    assert (found.population.columns.curves, found.population.columns.pairs) == (8, 4)  # type: ignore[union-attr]
     forecast = quoron.train(own, **asked, dry_run=True)  # knows no rate, and costs the same
     paid = forecast.plan.guarantee.estimates
     assert paid is not None

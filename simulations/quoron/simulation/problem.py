@@ -263,7 +263,7 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     return bent(config, users or table.users or 1)
 
 
-BENT = ((6, 4), (4, 2), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
+BENT = ((8, 4), (8, 2), (4, 2), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
 # What may be, n μ for each number, the largest μ that counts, the most numbers: see `bent`.
 RULES = {
     "linear": (BENT[-1:], 1, np.inf, np.inf),
