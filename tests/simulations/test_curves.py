@@ -169,20 +169,22 @@ model = "curves"
         (2_000, (), (8, 4)),  # 0.83 n / 5 = 332 numbers at most, and there are 169
         (600, (), (8, 2)),  # 99, and 94
         (500, (), (4, 2)),  # 83, and 70
-        (400, (), (4, 0)),  # 66, and 25
+        (400, (), (4, 1)),  # 66, and 40
+        (200, (), (4, 0)),  # 33, and 25
         (120, (), (2, 0)),  # 20, and 13
         (10, (), (2, 0)),
-        (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
-        (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
+        (2_000, ("problem.label_rate=0.03",), (2, 0)),  # 13
+        (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 1)),  # 199, and 120 of three classes
         (2_000, ("population.model=linear",), (1, 0)),
-        (50_000, ("population.model=auto",), (8, 4)),  # n / 27 4 r (1 - r), r = 0.1, and 200 at most
-        (6_000, ("population.model=auto",), (4, 2)),  # 80
-        (2_000, ("population.model=auto",), (4, 0)),  # 27
+        (50_000, ("population.model=auto",), (8, 4)),  # s n μ √s / 20, s = 4 r (1 - r), r = 0.1, and 200 at most
+        (6_000, ("population.model=auto",), (4, 1)),  # 54
+        (2_000, ("population.model=auto",), (2, 0)),  # 18
         (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 71
         (2_000, ("population.model=auto", "problem.label_rate=[0.01, 0.5]"), (1, 0)),  # 3
         (1_000, ("population.model=auto", "problem.label_rate=0.5"), (4, 0)),  # 37
         (100, ("population.model=auto",), (1, 0)),
         (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:300]' = [0, 1] }"), (1, 0)),
+        (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:14]' = [0, 1] }"), (4, 1)),  # 148
         (10**6, ("population.columns.numeric={ 'x[0:300]' = [0, 1] }",), (4, 0)),  # not 45,150 products
     ],
 )
@@ -206,8 +208,8 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(users, 1.0, 5) for users in some] == sorted(
         (numbers(users, 1.0, 5) for users in some), reverse=True
     )
-    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [5, 4, 3, 3]
-    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 3, 3, 5]
+    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [6, 6, 4, 3]
+    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 4, 5, 6]
 
 
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:

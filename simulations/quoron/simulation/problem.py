@@ -263,7 +263,7 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     return bent(config, users or table.users or 1)
 
 
-BENT = ((8, 4), (8, 2), (4, 2), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
+BENT = ((8, 4), (8, 2), (4, 2), (4, 1), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
 # What may be, n μ for each number, the largest μ that counts, the most numbers: see `bent`.
 RULES = {
     "linear": (BENT[-1:], 1, np.inf, np.inf),
@@ -277,7 +277,7 @@ def bent(config: Config, users: int) -> Config:
     """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
 
     Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 20,
-    n / 27 and 200. Of classes of rate r, n is n 4 r (1 - r): noise hides a rare label first.
+    n / 27 and 200. Of classes of rate r, n is n s with s = 4 r (1 - r), and μ is μ √s: noise hides a rare label first.
     """
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
@@ -288,7 +288,7 @@ def bent(config: Config, users: int) -> Config:
     usual = RARE if asked == "auto" and isinstance(loss, Classification) else 0.5
     rates = rate if isinstance(rate, tuple) else (usual if rate is None else rate,)
     spread = min(4 * share * (1 - share) for share in rates)
-    mu = min(mu_for(config.privacy.epsilon, config.privacy.delta), counted)
+    mu = min(mu_for(config.privacy.epsilon, config.privacy.delta) * spread**0.5, counted)
     most = min(users * spread * mu / room, widest)
     for curves, pairs in degrees:
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
