@@ -52,7 +52,7 @@ def adaptive_clip_audits():
         made = NormCountMean.for_mu(dimension=1, users=USERS, mu=MU, adjacency=adjacency, soft=True)
 
         def seen(own, stream, draws=1):
-            sums, loud = NormCountSum(1.0, USERS).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
+            sums, loud = ClippedSum(1.0, USERS).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
             came = [made.release(sums, stream) for _ in range(draws)]
             return loud * np.array([[mean.mean[0], mean.beyond, mean.within, mean.presence] for mean in came])
 
@@ -68,7 +68,7 @@ def adaptive_clip_audits():
         def shares(own, source, draws=1):
             found = np.empty((draws, epochs, 3))
             for number, round_ in enumerate(range(0, rounds, batches)):
-                sums, gaussian = NormCountSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
+                sums, gaussian = ClippedSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
                 row, stream = (
                     norm_counts.weighted_row(sums, USERS, loud, soft=True)[-3:],
                     source.stream("shares", round_),
@@ -78,12 +78,12 @@ def adaptive_clip_audits():
 
         return gaussian_ratio(shares(0.0, SeededNoise(7), draws), shares(0.0, Still()), shares(None, Still()), 1.0)
 
-    honest = NormCountSum.of
+    honest = ClippedSum.of
 
     def hard(self, values, answered):
         """1[a < 1] in place of h: opposite users on either side of the clip norm are √5 apart, not 2."""
         sums = honest(self, values, answered)
-        sums.cells[3] = round(self.scales[1]) * int(np.count_nonzero(answered & (np.abs(values[:, 0]) < self.radius)))
+        sums.cells[3] = round(self.scales[1]) * int(np.count_nonzero(answered & (np.abs(values[:, 0]) < self.norm)))
         return sums
 
     def louder(adjacency):
@@ -103,7 +103,7 @@ def adaptive_clip_audits():
         ratios(whole, epsilon=EPSILON),
         {name: case(adjacency=adjacency, ends=ends, uses=0.99) for name, (adjacency, ends) in pairs.items()},
         {
-            "a hard share": case((NormCountSum, "of", hard), ends=(1.0 - 1e-9, -1.0), draws=20_000),
+            "a hard share": case((ClippedSum, "of", hard), ends=(1.0 - 1e-9, -1.0), draws=20_000),
             "shares with half the noise": case(louder("replace-one"), ends=(0.0, None)),
             "shares with half the noise, left out": case(louder("zero-out"), adjacency="zero-out", ends=(0.2, None)),
         },

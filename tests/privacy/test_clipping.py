@@ -172,7 +172,7 @@ class TestNormCountSum:
         centre = 0.1 * draw.standard_normal(outputs * width)
         whole = np.kron(np.eye(outputs), transform)  # as large as nobody should hold it
         sums = NormCountSum(5.0, 40, transform, centre).of(rows, answered)
-        expected = NormCountSum(5.0, 40).of(rows @ whole - centre, answered)
+        expected = ClippedSum(5.0, 40).of(rows @ whole - centre, answered)
         np.testing.assert_allclose(sums.total, expected.total, rtol=1e-6, atol=1e-12 * 2.0 ** sum_bits(0, 40))
         np.testing.assert_allclose(sums.cells, expected.cells, rtol=1e-9, atol=1e-12 * 2.0 ** sum_bits(0, 40))
         assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)

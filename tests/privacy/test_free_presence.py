@@ -12,6 +12,7 @@ from scipy.linalg import toeplitz
 from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.clipping_loops import soft_share
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
 from quoron_privacy.means.free_presence import (
@@ -245,7 +246,7 @@ class TestPrefixNormCounts:
         assert made.prefix.column_norm >= 1  # the grid's part of the proof
         matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
-        sums = [NormCountSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
+        sums = [ClippedSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
         rows = [norm_counts.weighted_row(each, 5, norm_counts.WEIGHTS[adjacency]) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0

@@ -133,7 +133,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: replace(MADE["data_quality"], adjacency="none")),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
     ("centre of shape", lambda: ClippedSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
-    ("centre of shape", lambda: NormCountSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
+    ("centre of shape", lambda: NormCountSum(1.0, 9, np.eye(4), np.zeros(3)).of(np.zeros((1, 4)), ONE)),
     ("windows", lambda: ColumnSum(9, np.zeros((2, 1)), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),

@@ -91,7 +91,7 @@ def test_chunk_size_changes_no_bit(ask, outliers):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
 
 
-@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301)])
+@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301, np.eye(D))])
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
 def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
     population = crowd(unequal_items=True, outliers=outliers)

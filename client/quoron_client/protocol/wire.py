@@ -652,7 +652,7 @@ def reduction_from_wire(message: federation.Reduction) -> Reduction:
         own = ChangeSum(own)
     if not message.HasField("classes"):
         return own
-    if not isinstance(own, NormCountSum | VectorLengthSum) or own.transform is None or message.classes < 2:
+    if not isinstance(own, NormCountSum | VectorLengthSum) or message.classes < 2:
         raise WireError("Expected sums of contrasts of gradients of two classes or more, got others.")
     return ContrastSum(Contrasts(len(own.transform), message.classes), own)
 

@@ -198,8 +198,7 @@ class DataQuality:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
-        parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale}
-        return Release("data-quality", parameters | {"users": self.users, "dimension": self.dimension})
+        return self._gaussian.entry("data-quality", users=self.users, dimension=self.dimension)
 
     @property
     def _weights(self) -> tuple[float, float, float]:

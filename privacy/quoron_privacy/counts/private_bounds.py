@@ -515,13 +515,11 @@ class EstimatedBounds:
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """Return the ledger entries of all releases, each with its μ."""
-        sizes = _dimensions(self.columns, self.names)
         made = []
-        for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
+        for name, scale, size in zip(_RELEASES, self.scales, _dimensions(self.columns, self.names), strict=True):
             if scale:
                 noise = self._gaussian(scale)
-                parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
-                made.append((Release(f"bounds-{name}", parameters), noise.effective_mu(size)))
+                made.append((noise.entry(f"bounds-{name}", users=float(self.users)), noise.effective_mu(size)))
         return tuple(made)
 
     def costs(self) -> tuple[Cost, ...]:

@@ -66,7 +66,10 @@ class ClippedSum:
 
     @property
     def adding(self) -> int:
-        """See LoopReduction."""
+        """Address of the loop that makes the sum, a `cfunc` of type `clipping_loops.SUMMING`.
+
+        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
+        """
         return int(loops.clipped_sum().address)
 
     def mean(self, sums: Sums) -> Vector:

@@ -116,7 +116,7 @@ class LogLength:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
-        return Release("log-length", {"sensitivity": _one(self.users), "scale": self.scale, "divisor": self.users})
+        return self._gaussian.entry("log-length", divisor=self.users)
 
     @property
     def _gaussian(self) -> GaussianNoise:
@@ -195,8 +195,7 @@ class MomentMean:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release, for a radius of 1."""
-        parameters = {"sensitivity": self.sensitivity, "scale": self._gaussian.scale, "divisor": self.users}
-        return Release("moment-mean", parameters | {"dimension": self.dimension})
+        return self._gaussian.entry("moment-mean", divisor=self.users, dimension=self.dimension)
 
     @property
     def _gaussian(self) -> GaussianNoise:
@@ -496,8 +495,7 @@ class ColumnMean:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
-        parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale, "divisor": self.users}
-        return Release("column-mean", parameters | {"columns": self.columns})
+        return self._gaussian.entry("column-mean", divisor=self.users, columns=self.columns)
 
     @property
     def _gaussian(self) -> GaussianNoise:

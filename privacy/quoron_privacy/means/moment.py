@@ -99,8 +99,7 @@ class SecondMomentNoise:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
-        parameters = {"sensitivity": self.sensitivity, "scale": self.scale, "divisor": self.divisor}
-        return Release("second-moment", parameters | {"dimension": self.dimension})
+        return self._gaussian.entry("second-moment", divisor=self.divisor, dimension=self.dimension)
 
     @property
     def _gaussian(self) -> GaussianNoise:

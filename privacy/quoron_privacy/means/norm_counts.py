@@ -97,15 +97,15 @@ class MeanAndCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormCountSum:
-    """What `NormCountMean`, and many rounds of it, read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
+    """What `NormCountMean`, and many rounds of it, read of vectors that are whitened first: Σ ⌊c 2ᵇ⌋ towards zero.
 
-    With b = sum_bits(users), and `cells` as those of `ClippedSum`. Users whose v is not finite are counted in
+    It is the `ClippedSum` of Lᵀ g for the vectors g, `cells` included. Users whose v is not finite are counted in
     `answered` alone.
     """
 
     radius: float  # C
     users: int  # n, the divisor
-    transform: Matrix | None = None  # L, of each part of a longer vector; None for none
+    transform: Matrix  # L, of each part of a longer vector
     centre: Vector | None = None  # c₀, q = d, or as long as all parts together; None for zero
 
     def __post_init__(self) -> None:
@@ -113,31 +113,11 @@ class NormCountSum:
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for vectors that are not one or more parts of the length L is for."""
-        if self.transform is None:
-            rows = np.ascontiguousarray(values, np.float64)
-            d = rows.shape[1]
-        else:
-            rows = checked(values, len(self.transform), parts=True)
-            d = rows.shape[1] // len(self.transform) * self.transform.shape[1]
-        none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
-        total, shares, clipped = loops.sum_norm_counts(rows, answered, none, self.around(d), *self.scales)
+        rows, transform = checked(values, len(self.transform), parts=True), np.ascontiguousarray(self.transform)
+        around = centred(self.centre, rows.shape[1] // len(transform) * transform.shape[1])
+        scales = ClippedSum(self.radius, self.users).scales
+        total, shares, clipped = loops.sum_norm_counts(rows, answered, transform, around, *scales)
         return Sums(total, shares, clipped, int(np.count_nonzero(answered)))
-
-    def around(self, dimension: int) -> Vector:
-        """c₀, (d,). ConfigError for a centre of another shape."""
-        return centred(self.centre, dimension)
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """C and 2ᵇ."""
-        return ClippedSum(self.radius, self.users).scales
-
-    @property
-    def adding(self) -> int:
-        """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
-        if self.transform is not None:
-            raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return int(loops.clipped_sum().address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +185,7 @@ class NormCountMean:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release, for a radius of 1."""
-        noise = self._gaussian
-        parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
-        return Release("norm-counts", parameters | {"dimension": self.dimension})
+        return self._gaussian.entry("norm-counts", divisor=self.users, dimension=self.dimension)
 
     @property
     def _gaussian(self) -> GaussianNoise:
