@@ -8,7 +8,7 @@ import numpy as np
 from audits.harness import Audit, Still, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means import free_presence, norm_counts, private_range
+from quoron_privacy.means import free_presence, private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMNS_HERE
 from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
@@ -20,11 +20,14 @@ from quoron_privacy.means.free_presence import (
     LengthSum,
     LogLength,
     MomentMean,
+    NormCountMean,
+    NormCountSum,
+    PrefixNormCounts,
+    SecondMomentNoise,
     ShapedMomentSum,
     length_sums,
+    weights_of,
 )
-from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts, weights_of
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, costs, weights
 from quoron_privacy.means.rotation import padded, rotate
 from quoron_privacy.means.rotation_loops import tally
@@ -70,7 +73,7 @@ def adaptive_clip_audits():
             for number, round_ in enumerate(range(0, rounds, batches)):
                 sums, gaussian = ClippedSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
                 row, stream = (
-                    norm_counts.weighted_row(sums, USERS, loud, soft=True)[-3:],
+                    free_presence.weighted_row(sums, USERS, loud, soft=True)[-3:],
                     source.stream("shares", round_),
                 )
                 found[:, number] = [gaussian.release(row, stream) / gaussian.scale for _ in range(draws)]
@@ -87,8 +90,8 @@ def adaptive_clip_audits():
         return sums
 
     def louder(adjacency):
-        weight, *others = norm_counts.SOFT[adjacency]
-        return norm_counts, "SOFT", norm_counts.SOFT | {adjacency: (weight, *(2 * other for other in others))}
+        weight, *others = free_presence.SOFT[adjacency]
+        return free_presence, "SOFT", free_presence.SOFT | {adjacency: (weight, *(2 * other for other in others))}
 
     pairs = {
         "clipped, or opposite at two thirds": ("replace-one", (1.0, -2 / 3)),
@@ -219,7 +222,7 @@ def free_presence_audits():
     upper, sum_columns, sum_counts = (
         np.triu_indices(2),
         free_presence.loops.sum_columns,
-        norm_counts.loops.sum_norm_counts,
+        free_presence.loops.sum_norm_counts,
     )
 
     def by_chunks(factors, answered, transform, radius, unit):
@@ -257,7 +260,7 @@ def free_presence_audits():
                 (free_presence.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
             ),
             "a clip for each class": case(
-                (norm_counts.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
+                (free_presence.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
             ),
             "the noise of zero-out under replace-one": case(pair="opposite gradients", factor=zero_out),
         },

@@ -32,11 +32,11 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import packed
 from quoron_protos.v1 import federation_pb2 as federation
 

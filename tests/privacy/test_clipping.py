@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as hnp
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
-from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
-from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.free_presence import NormCountSum, SecondMomentNoise, moment_sensitivity
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import packed, sum_bits
 from sums import clipped_residuals, moment_mean

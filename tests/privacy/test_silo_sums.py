@@ -14,11 +14,11 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import longest, objection
 from quoron_privacy.release import Sums, packed
 

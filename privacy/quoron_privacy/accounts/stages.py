@@ -66,12 +66,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Laws of losses that others certify, in both orders; `back` is None where both are the same."""
+    """A law of losses that others certify, the same in both orders."""
 
     losses: tuple[float, ...]
     masses: tuple[float, ...]
     infinite: float
-    back: "Table | None" = None
     adjacency: Adjacency = "none"
 
     def event(self) -> None:
