@@ -496,16 +496,6 @@ def rounding(laws: Laws, tilt: float) -> float:
     )
 
 
-def _deviation(laws: Laws, tilt: float) -> float:
-    """Return the standard deviation of the tilted sum."""
-    variance = 0.0
-    for law, times in laws:
-        weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
-        own = float(weights @ law.values)
-        variance += times * float(weights @ (law.values - own) ** 2)
-    return math.sqrt(variance)
-
-
 def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
     """Places from which to which the sum's law is looked at: Markov's inequality for powers, the best of some.
 
@@ -516,7 +506,12 @@ def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | Non
         return np.asarray(sum(times * law.growth(tilts) for law, times in laws))
 
     now = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True))
-    deviation = max(_deviation(laws, tilt), laws[0][0].gap)
+    variance = 0.0  # of the tilted sum
+    for growth, (law, times) in zip(growths, laws, strict=True):
+        weights = law.masses * np.exp(tilt * law.values - growth)
+        own = float(weights @ law.values)
+        variance += times * float(weights @ (law.values - own) ** 2)
+    deviation = max(math.sqrt(variance), laws[0][0].gap)
     more = np.geomspace(0.02, 40, 28) / deviation
     up, down = np.concatenate([tilt * np.linspace(0.5, 1, 6), tilt + more]), tilt - more
     up = up[up > 0]

@@ -166,7 +166,7 @@ class Pair:
 
         events = [dp_event.GaussianDpEvent(1 / self.mu)] if self.mu else []
         for stage, times in self.stages:
-            if (once := stage.event()) is None:
+            if (once := stages.event(stage)) is None:
                 return None
             events.append(dp_event.SelfComposedDpEvent(once, times) if times > 1 else once)
         return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)

@@ -71,11 +71,6 @@ def weights_of(adjacency: Adjacency, soft: bool = False) -> tuple[float, float, 
     return (SOFT if soft else WEIGHTS)[adjacency]
 
 
-def row_kind(soft: bool) -> str:
-    """Return the row's name where two servers sum it."""
-    return "soft-norm-counts" if soft else "norm-counts"
-
-
 @dataclass(frozen=True, slots=True)
 class Presence:
     """What all releases so far say of the share of users who answer; a function of releases.
@@ -199,7 +194,8 @@ class NormCountMean:
     @property
     def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: the weighted row."""
-        kind, unit = row_kind(self.soft), 1 / self.users / self._gaussian.scale
+        kind = "soft-norm-counts" if self.soft else "norm-counts"
+        unit = 1 / self.users / self._gaussian.scale
         return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
@@ -362,7 +358,7 @@ class PrefixNormCounts:
     @property
     def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user of one round: c, and its shares beside it."""
-        kind, own = row_kind(self.soft), 1 / self.users
+        kind, own = "soft-norm-counts" if self.soft else "norm-counts", 1 / self.users
         shares = ("shares", kind, SHARES, own / self.shares(0).scale)
         return ("sums", kind, self.dimension, own / self.scale), shares
 
@@ -522,11 +518,6 @@ class MomentMean:
         return cls(dimension, users, adjacency, noise.scale / weight)
 
     @property
-    def sensitivity(self) -> float:
-        """Of the weighted row's mean, rounding included."""
-        return _moment_sensitivity(self.dimension, self.users, self.adjacency)
-
-    @property
     def effective_mu(self) -> float:
         """μ of the release."""
         return self._gaussian.effective_mu(packed(self.dimension) + 1)
@@ -562,7 +553,8 @@ class MomentMean:
 
     @property
     def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(self.sensitivity, self.scale * WEIGHTS[self.adjacency][0])
+        moved = _moment_sensitivity(self.dimension, self.users, self.adjacency)
+        return GaussianNoise(moved, self.scale * WEIGHTS[self.adjacency][0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

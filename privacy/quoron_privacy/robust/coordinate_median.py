@@ -136,7 +136,9 @@ class MedianParameters:
     @property
     def shift(self) -> float:
         """R: one user moves an estimate by at most R/τ, and so every later iterate by at most ηR/τ, in ℓ∞."""
-        return _shift(self.reach, self.clip, self.room, self.cohort_size)
+        # Medians move by 2r at most, clipped means by 2τG/B; or both estimates lie within τς of their medians.
+        moved = max(2 * self.reach, 2 * self.clip / self.cohort_size)
+        return min(moved, 2 * self.reach + 2 * self.room) * (1 + 1e-12)
 
     @property
     def test(self) -> MedianTest:
@@ -320,8 +322,3 @@ def _pair_delta(epsilon: float, each: float, mu: float) -> float:
     """Return δ at ε of a test that costs `each` with a release that is μ-GDP: randomised response, then a Gaussian."""
     likely = float(expit(each))
     return likely * gdp.delta_for(mu, epsilon - each) + (1 - likely) * gdp.delta_for(mu, epsilon + each)
-
-
-def _shift(reach: float, clip: float, room: float, size: int) -> float:
-    """R: medians move by 2r at most, clipped means by 2τG/B; or both estimates lie within τς of their medians."""
-    return min(max(2 * reach, 2 * clip / size), 2 * reach + 2 * room) * (1 + 1e-12)

@@ -26,8 +26,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
 from quoron_privacy.prefix.noise import Factorisation, factorise, together
 from quoron_privacy.release import Adjacency
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, SUMS, MechanismSpec, RoundSpec
-from quoron_privacy.two_servers.specification import Block as Block
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, SUMS, Block, MechanismSpec, RoundSpec
 
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]

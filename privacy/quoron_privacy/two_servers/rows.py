@@ -32,8 +32,7 @@ from quoron_privacy.means.clipping import centred, changes
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
 from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, checked, moment_logs, vector_logs, weights_of
 from quoron_privacy.release import packed
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSpec
-from quoron_privacy.two_servers.specification import Block as Block
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSpec
 
 Words = NDArray[np.uint64]
 

@@ -271,19 +271,14 @@ def spec_of(
     A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each
     one's, and a step is 2⁻³⁰ √½ of a deviation of the release.
     """
-    made = [
-        each
-        for times, rows in rounds
-        for each in [RoundSpec(tuple(_block(each, groups) for each in rows), adjacency)] * times
-    ]
+    made: list[RoundSpec] = []
+    steps = sqrt(2.0) * 2.0**GRID_BITS
+    for times, rows in rounds:
+        blocks = (Block(name, size, floor(steps * far * louder(groups)), kind) for name, kind, size, far in rows)
+        made += [RoundSpec(tuple(blocks), adjacency)] * times
     return MechanismSpec(tuple(made), factorisation, participations, separation, groups)
 
 
 def louder(groups: int) -> float:
     """Return how much louder a median of groups is than one sum, to six digits: the same number on every machine."""
     return 1.0 if groups == 1 else round(noise_factor(groups), 6)
-
-
-def _block(rows: MaskedBlock, groups: int) -> Block:
-    name, kind, length, deviations = rows
-    return Block(name, length, floor(sqrt(2.0) * 2.0**GRID_BITS * deviations * louder(groups)), kind)
