@@ -703,12 +703,13 @@ def lattice(mu: float, every: Stages, lack: float, near: float) -> Lattice:
     for last in (False,) * _LESS_STEEP * pure + (True,):
         gap = min(gap_for(parts, epsilon, steepest) for parts in both)
         try:
-            return Lattice(tuple(_law_of_all(parts, gap, cut, near, steepest) for parts in both), lack)
+            made = tuple(_law_of_all(parts, gap, cut, near, steepest) for parts in both)
+            break
         except ConfigError:
             if last:
                 raise
             steepest /= 4
-    raise AssertionError("The last try returns or raises.")
+    return Lattice(made, lack)
 
 
 def _law_of_all(parts: Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
