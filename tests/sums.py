@@ -3,7 +3,7 @@
 import numpy as np
 
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.means.free_presence import MomentSum
 
 
 def clipped_residuals(rows, centre, answered, radius, divisor):

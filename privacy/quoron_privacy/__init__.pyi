@@ -13,10 +13,10 @@ from .means.clipping import clipped_mean as clipped_mean
 from .means.free_presence import ColumnMean as ColumnMean
 from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
+from .means.free_presence import NormCountMean as NormCountMean
+from .means.free_presence import PrefixNormCounts as PrefixNormCounts
+from .means.free_presence import SecondMomentNoise as SecondMomentNoise
 from .means.learnt_mean import LearntMean as LearntMean
-from .means.moment import SecondMomentNoise as SecondMomentNoise
-from .means.norm_counts import NormCountMean as NormCountMean
-from .means.norm_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
 from .means.private_range import WinsorisedMean as WinsorisedMean
 from .mechanisms import ClippedMean as ClippedMean

@@ -81,9 +81,9 @@ class GaussianNoise:
         steps = np.rint(np.minimum(np.maximum(numbers, -LARGEST), LARGEST) * 2.0**GRID_BITS).astype(np.int64)
         return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
 
-    def entry(self) -> Release:
-        """Return the ledger entry of one release."""
-        return Release("gaussian", {"sensitivity": self.sensitivity, "scale": self.scale})
+    def entry(self, mechanism: str = "gaussian", **more: float) -> Release:
+        """Return the ledger entry of one release of a mechanism with this noise, and `more` numbers of its own."""
+        return Release(mechanism, {"sensitivity": self.sensitivity, "scale": self.scale, **more})
 
 
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:

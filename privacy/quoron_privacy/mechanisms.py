@@ -771,13 +771,10 @@ def _parts(rows: Any, dimension: int) -> Iterator[Matrix]:
         raise ConfigError(f"Expected rows of shape (users, {dimension:,}), got shape {shape}.")
     step = max(1, _BLOCK // dimension)
     for first in range(0, shape[0], step):
-        yield _numbers(rows[first : first + step])
-
-
-def _numbers(rows: Any) -> Matrix:
-    if hasattr(rows, "detach"):  # torch, on any device and of any precision
-        rows = rows.detach().cpu().double().numpy()
-    return np.asarray(rows, np.float64)
+        part = rows[first : first + step]
+        if hasattr(part, "detach"):  # torch, on any device and of any precision
+            part = part.detach().cpu().double().numpy()
+        yield np.asarray(part, np.float64)
 
 
 def _like(rows: Any) -> Callable[[NDArray[Any]], Any]:

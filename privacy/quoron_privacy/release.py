@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
-from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
+from quoron_privacy.arrays import Integers, Mask, Matrix
 from quoron_privacy.errors import ConfigError, count
 
 Adjacency = Literal["replace-one", "zero-out", "none"]
@@ -73,24 +73,6 @@ class Reduction(Protocol):
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """Return the sums of some of the cohort's users; values (k, d), answered (k,)."""
-
-
-class LoopReduction(Reduction, Protocol):
-    """One that a compiled loop makes of rows while they are in cache."""
-
-    def around(self, dimension: int) -> Vector:
-        """Return the centre, (d,)."""
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Clip norm, steps of the grid in one clip norm."""
-
-    @property
-    def adding(self) -> int:
-        """Address of the loop, a `cfunc` of type `clipping.SUMMING`.
-
-        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
-        """
 
 
 def sum_bits(rows: int, divisor: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from audits.harness import Audit, Still, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means import free_presence, norm_counts, private_range
+from quoron_privacy.means import free_presence, private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMNS_HERE
 from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
@@ -20,11 +20,14 @@ from quoron_privacy.means.free_presence import (
     LengthSum,
     LogLength,
     MomentMean,
+    NormCountMean,
+    NormCountSum,
+    PrefixNormCounts,
+    SecondMomentNoise,
     ShapedMomentSum,
     length_sums,
+    weights_of,
 )
-from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts, weights_of
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, costs, weights
 from quoron_privacy.means.rotation import padded, rotate
 from quoron_privacy.means.rotation_loops import tally
@@ -52,7 +55,7 @@ def adaptive_clip_audits():
         made = NormCountMean.for_mu(dimension=1, users=USERS, mu=MU, adjacency=adjacency, soft=True)
 
         def seen(own, stream, draws=1):
-            sums, loud = NormCountSum(1.0, USERS).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
+            sums, loud = ClippedSum(1.0, USERS).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
             came = [made.release(sums, stream) for _ in range(draws)]
             return loud * np.array([[mean.mean[0], mean.beyond, mean.within, mean.presence] for mean in came])
 
@@ -68,9 +71,9 @@ def adaptive_clip_audits():
         def shares(own, source, draws=1):
             found = np.empty((draws, epochs, 3))
             for number, round_ in enumerate(range(0, rounds, batches)):
-                sums, gaussian = NormCountSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
+                sums, gaussian = ClippedSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
                 row, stream = (
-                    norm_counts.weighted_row(sums, USERS, loud, soft=True)[-3:],
+                    free_presence.weighted_row(sums, USERS, loud, soft=True)[-3:],
                     source.stream("shares", round_),
                 )
                 found[:, number] = [gaussian.release(row, stream) / gaussian.scale for _ in range(draws)]
@@ -78,17 +81,17 @@ def adaptive_clip_audits():
 
         return gaussian_ratio(shares(0.0, SeededNoise(7), draws), shares(0.0, Still()), shares(None, Still()), 1.0)
 
-    honest = NormCountSum.of
+    honest = ClippedSum.of
 
     def hard(self, values, answered):
         """1[a < 1] in place of h: opposite users on either side of the clip norm are √5 apart, not 2."""
         sums = honest(self, values, answered)
-        sums.cells[3] = round(self.scales[1]) * int(np.count_nonzero(answered & (np.abs(values[:, 0]) < self.radius)))
+        sums.cells[3] = round(self.scales[1]) * int(np.count_nonzero(answered & (np.abs(values[:, 0]) < self.norm)))
         return sums
 
     def louder(adjacency):
-        weight, *others = norm_counts.SOFT[adjacency]
-        return norm_counts, "SOFT", norm_counts.SOFT | {adjacency: (weight, *(2 * other for other in others))}
+        weight, *others = free_presence.SOFT[adjacency]
+        return free_presence, "SOFT", free_presence.SOFT | {adjacency: (weight, *(2 * other for other in others))}
 
     pairs = {
         "clipped, or opposite at two thirds": ("replace-one", (1.0, -2 / 3)),
@@ -103,7 +106,7 @@ def adaptive_clip_audits():
         ratios(whole, epsilon=EPSILON),
         {name: case(adjacency=adjacency, ends=ends, uses=0.99) for name, (adjacency, ends) in pairs.items()},
         {
-            "a hard share": case((NormCountSum, "of", hard), ends=(1.0 - 1e-9, -1.0), draws=20_000),
+            "a hard share": case((ClippedSum, "of", hard), ends=(1.0 - 1e-9, -1.0), draws=20_000),
             "shares with half the noise": case(louder("replace-one"), ends=(0.0, None)),
             "shares with half the noise, left out": case(louder("zero-out"), adjacency="zero-out", ends=(0.2, None)),
         },
@@ -219,7 +222,7 @@ def free_presence_audits():
     upper, sum_columns, sum_counts = (
         np.triu_indices(2),
         free_presence.loops.sum_columns,
-        norm_counts.loops.sum_norm_counts,
+        free_presence.loops.sum_norm_counts,
     )
 
     def by_chunks(factors, answered, transform, radius, unit):
@@ -257,7 +260,7 @@ def free_presence_audits():
                 (free_presence.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
             ),
             "a clip for each class": case(
-                (norm_counts.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
+                (free_presence.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
             ),
             "the noise of zero-out under replace-one": case(pair="opposite gradients", factor=zero_out),
         },

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr
 from audits.harness import Audit, case, events
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.means import learnt_mean
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange, calibrate, costs, weights
 from quoron_privacy.noise.streams import SeededNoise
@@ -119,7 +119,7 @@ def whole_audits():
     )
 
 
-FEW = (learnt_mean, "LEAST", 0.0), (learnt_radii, "MOST_PLACES", 64)  # the latter public, and quicker
+FEW = (learnt_mean, "LEAST", 0.0), (learnt_mean, "MOST_PLACES", 64)  # the latter public, and quicker
 
 
 def learnt_run(columns, own, number, run):
@@ -149,8 +149,8 @@ def learnt_audits():
 
         return draw
 
-    for_mu, shares, interval_of = GaussianNoise.for_mu, learnt_mean._Told.shares, learnt_radii.interval_of
-    with_lengths, bins_of, seen = learnt_mean.with_lengths, learnt_radii.bins_of, []
+    for_mu, shares, interval_of = GaussianNoise.for_mu, learnt_mean._Told.shares, learnt_mean.interval_of
+    with_lengths, bins_of, seen = learnt_mean.with_lengths, learnt_mean.bins_of, []
 
     def counted(self, edges, mu):
         """One column's users are counted and not released with noise,"""
@@ -191,13 +191,13 @@ def learnt_audits():
             "an interval of true shares": case(
                 *FEW,
                 (learnt_mean._Told, "shares", counted),
-                (learnt_radii, "interval_of", around_all),
+                (learnt_mean, "interval_of", around_all),
                 statistic="radius",
             ),
             "a radius of true lengths": case(
                 *FEW,
                 (learnt_mean, "with_lengths", kept_lengths),
-                (learnt_radii, "bins_of", of_true_lengths),
+                (learnt_mean, "bins_of", of_true_lengths),
                 statistic="radius",
                 columns=2,
             ),
@@ -260,13 +260,13 @@ def shape_audits():
 
 def far_away_audits():
     """The last release: one user far away to one side, or to the other. What is at nodes is told times √2."""
-    found = learnt_radii.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
-    nodes, shells = learnt_radii.nodes_of(found, 100.0), learnt_radii.shells_of(1.0, 100.0, 2)
+    found = learnt_mean.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
+    nodes, shells = learnt_mean.nodes_of(found, 100.0), learnt_mean.shells_of(1.0, 100.0, 2)
 
     def mean(told, columns):
         if columns == 1:
-            narrow, size = learnt_radii.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
-            rows = partial(learnt_radii.rows_of, found=found, narrow=narrow, nodes=nodes)
+            narrow, size = learnt_mean.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
+            rows = partial(learnt_mean.rows_of, found=found, narrow=narrow, nodes=nodes)
             value, _ = told.mean(rows, size, MU, lengths=size - 2)
             return value[2:].reshape(2, -1)[:, :2].sum(axis=1) @ [1.0, -1.0]
         near = learnt_mean.with_narrow(np.zeros(2), 1.0, 0.5)

@@ -24,15 +24,20 @@ from quoron_privacy.counts import min_cohort
 from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
-from quoron_privacy.means import free_presence, norm_counts, rotation
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means import free_presence, rotation
+from quoron_privacy.means.free_presence import (
+    LogLength,
+    MomentMean,
+    NormCountMean,
+    PrefixNormCounts,
+    SecondMomentNoise,
+    moment_sensitivity,
+)
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
 from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
 from quoron_privacy.robust.coordinate_median import MedianParameters
-from quoron_privacy.robust.filter import charging, concentration, outlier_filter, thresholds
+from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
@@ -157,7 +162,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         times(0.5),
         ("one-pass-dp-sgd", "local-model", "filtered-sgd/linf"),
     ),
-    "charging.game_values": (charging.game_values, times(0.5), ("filtered-sgd/linf",)),
+    "outlier_filter.game_values": (outlier_filter.game_values, times(0.5), ("filtered-sgd/linf",)),
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
     "gdp.compose": (gdp.compose, times(0.9), ("winsorised-erm", "winsorised-erm/zero-out")),
     "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("dp-sgd-wor",)),
@@ -203,8 +208,8 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "outlier_filter._shifts": (outlier_filter._shifts, times(0.9), (HARD,)),
     "outlier_filter._one_kept": (outlier_filter._one_kept, times(0.9), (HARD,)),
     "cutoff_law": (thresholds.cutoff_law, times(0.9), (HARD,)),
-    "cutoff_curves": (charging.cutoff_curves, times(0.9), (HARD,)),
-    "looked_up": (charging.looked_up, times(0.9), (HARD,)),
+    "cutoff_curves": (outlier_filter.cutoff_curves, times(0.9), (HARD,)),
+    "looked_up": (outlier_filter.looked_up, times(0.9), (HARD,)),
     "FilterParameters.survivors": ((FilterParameters, "survivors"), times(1.1), (HARD,)),
     "FilterParameters.cutoff_max": ((FilterParameters, "cutoff_max"), times(0.5), (HARD,)),
     "FilterParameters.noise_scale": ((FilterParameters, "noise_scale"), times(0.9), (HARD,)),
@@ -248,10 +253,10 @@ def test_no_plan_passes_whose_run_tests_more_coarsely_than_it_says(asked: str, n
 @pytest.mark.parametrize(
     ("module", "was", "wrong"),
     [
-        (norm_counts, "1.4142135", "1.6"),
-        (norm_counts, "0.9486832", "1.0"),
-        (norm_counts, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
-        (norm_counts, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
+        (free_presence, "1.4142135", "1.6"),
+        (free_presence, "0.9486832", "1.0"),
+        (free_presence, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
+        (free_presence, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
         (free_presence, "HERE = 0.8660254", "HERE = 0.9"),
         (free_presence, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
         (free_presence, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),

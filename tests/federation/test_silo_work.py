@@ -24,9 +24,15 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, LocalSGD, PlacedGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import ColumnSum, Contrasts, ContrastSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    MomentSum,
+    NormCountSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as pb
 

@@ -19,11 +19,11 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
 from quoron_privacy.robust import coordinate_median, laplace_test, lottery, robust_mean
@@ -59,7 +59,7 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         lambda held: held.verify(1.0, 1e-6, adjacency="replace-one"),
     ),
     "table health": lambda: (
-        data_quality.DataQuality.for_mu(users=5_000, columns=6, labels=2, mu=0.2, share=0.05),
+        replace(data_quality.DataQuality.for_mu(users=5_000, columns=6, labels=2, mu=0.2), share=0.05),
         lambda quality: quality.verify(6.0, 1e-5, **TOLD),
     ),
     "estimates": lambda: (
@@ -82,7 +82,7 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
 }
 SUMS: Mapping[str, tuple[Any, int]] = {  # what is summed, and the length of a row
     "clipped": (ClippedSum(0.7, 900, np.full(D, 0.3)), D),
-    "norm counts": (NormCountSum(1.3, 900), D),
+    "norm counts": (NormCountSum(1.3, 900, np.eye(D)), D),
     "moment": (MomentSum(D, 1.0, 900), packed(D)),
     "shaped moment": (ShapedMomentSum(900, EYE, 0.5), packed(D)),
     "length": (LengthSum(900, EYE, 2.0), packed(D)),

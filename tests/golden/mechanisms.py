@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,13 @@ from golden.plain import plain
 from privacy import first_account
 from privacy.references import always, vector_delta
 from quoron_privacy import local
-from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
+from quoron_privacy.accounts import gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_radii, private_range, rotation
+from quoron_privacy.means import learnt_mean, private_range, rotation
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
 from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
@@ -91,8 +92,8 @@ def _account(pair: Pair) -> Any:
 
 
 def _lattice(pair: Pair) -> Any:
-    made = exports.lattice(pair)
-    return [len(made.laws), *(made.delta(epsilon) for epsilon in EPSILONS)]
+    made = pair.lattice()
+    return [len(made.laws), *(float(made.delta(epsilon)) for epsilon in EPSILONS)]
 
 
 def _lifetime() -> Any:
@@ -139,17 +140,17 @@ def _places() -> Any:
 
 
 def _interval() -> Any:
-    edges = learnt_radii.bins_around(1.0, 1000.0, 200.0)
+    edges = learnt_mean.bins_around(1.0, 1000.0, 200.0)
     draw = _drawn()
     values = np.concatenate([draw.normal(3.0, 1.0, 2_000), draw.normal(400.0, 5.0, 40)])
     shares = np.histogram(values, edges)[0] / len(values)
     deviations = np.full(len(shares), 1e-3)
-    found = learnt_radii.interval_of(shares, deviations, edges, 1.0, 1.0)
-    narrow = learnt_radii.narrow_of(shares, edges, found, len(values), 1.0)
-    nodes = learnt_radii.nodes_of(found, 1000.0)
-    rows = learnt_radii.rows_of(values[:, None], found, narrow, nodes)
+    found = learnt_mean.interval_of(shares, deviations, edges, 1.0, 1.0)
+    narrow = learnt_mean.narrow_of(shares, edges, found, len(values), 1.0)
+    nodes = learnt_mean.nodes_of(found, 1000.0)
+    rows = learnt_mean.rows_of(values[:, None], found, narrow, nodes)
     means = rows.mean(axis=0)
-    return [found, narrow, nodes, means, learnt_radii.interval_combined(means, found, narrow, 1.0)]
+    return [found, narrow, nodes, means, learnt_mean.interval_combined(means, found, narrow, 1.0)]
 
 
 def _learnt() -> Any:
@@ -303,19 +304,19 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     ],
     "table health": lambda: [
         [data_quality.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],
-        made := data_quality.DataQuality.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
+        made := replace(data_quality.DataQuality.for_mu(users=3_000, columns=6, labels=2, mu=0.2), share=0.05),
         [made.errors, made.visible, made.threshold(0.1) if callable(made.threshold) else made.threshold],
         [data_quality.looked_at(n) for n in (100, 10**7)],
     ],
     "an interval": _interval,
     "learnt means": _learnt,
     "lengths": lambda: [
-        [learnt_radii.shells_of(2.0, 1e4, d) for d in (1, 30)],
-        [learnt_radii.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
-        learnt_radii.edges_of(2.0, 1e4),
-        learnt_radii.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
-        learnt_radii.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
-        learnt_radii.joined(0.2, 0.7),
+        [learnt_mean.shells_of(2.0, 1e4, d) for d in (1, 30)],
+        [learnt_mean.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
+        learnt_mean.edges_of(2.0, 1e4),
+        learnt_mean.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
+        learnt_mean.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
+        learnt_mean.joined(0.2, 0.7),
     ],
     "private ranges": lambda: [
         [private_range.bounded_range_mu(e) for e in EPSILONS],

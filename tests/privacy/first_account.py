@@ -44,5 +44,5 @@ def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float, adjacency
     μ is the round's parameter when one user's contribution is present against absent, under either adjacency.
     """
     if rate == 1 or mu == 0:
-        return gdp.epsilon_for(math.sqrt(rounds) * subsampling._ends(adjacency) * mu, delta)
+        return gdp.epsilon_for(math.sqrt(rounds) * (2 if adjacency == "replace-one" else 1) * mu, delta)
     return epsilon_for(partial(subsampling._poisson, rate, rounds, mu, adjacency, least=delta), delta)

@@ -11,7 +11,8 @@ from scipy.linalg import toeplitz
 
 from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import free_presence, norm_counts
+from quoron_privacy.means import free_presence
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.clipping_loops import soft_share
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
 from quoron_privacy.means.free_presence import (
@@ -19,11 +20,13 @@ from quoron_privacy.means.free_presence import (
     ColumnSum,
     LogLength,
     MomentMean,
+    NormCountMean,
+    NormCountSum,
+    PrefixNormCounts,
     ShapedMomentSum,
     column_sensitivity,
     length_sums,
 )
-from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts
 from quoron_privacy.prefix.noise import factorise
 from quoron_privacy.release import packed, sum_bits
 
@@ -181,12 +184,12 @@ class TestMomentMean:
     def test_any_two_users_are_within_root_two_and_any_one_of_nobody(self, one, other, radius, seed):
         transform = np.random.default_rng(seed).normal(size=(3, 3))
         first, second = (moment_row(np.array(each), 3, radius=radius, transform=transform) for each in (one, other))
-        limit = Fraction(MomentMean.for_mu(dimension=3, users=1, mu=1.0).sensitivity) ** 2
+        limit = Fraction(MomentMean.for_mu(dimension=3, users=1, mu=1.0)._gaussian.sensitivity) ** 2
         assert exact_square(first, second) <= limit
         assert exact_square(first, np.zeros(7)) <= limit
         zero_out = MomentMean.for_mu(dimension=3, users=1, mu=1.0, adjacency="zero-out")
         row = moment_row(np.array(one), 3, "zero-out", radius=radius, transform=transform)
-        assert exact_square(row, np.zeros(7)) <= Fraction(zero_out.sensitivity) ** 2
+        assert exact_square(row, np.zeros(7)) <= Fraction(zero_out._gaussian.sensitivity) ** 2
 
     def test_means_are_those_of_the_slow_obvious_way(self):
         rng = np.random.default_rng(3)
@@ -227,7 +230,7 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(norm_counts.WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(free_presence.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence.HERE) ** 2 <= Fraction(3, 4)
 
@@ -245,8 +248,8 @@ class TestPrefixNormCounts:
         assert made.prefix.column_norm >= 1  # the grid's part of the proof
         matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
-        sums = [NormCountSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
-        rows = [norm_counts.weighted_row(each, 5, norm_counts.WEIGHTS[adjacency]) for each in sums]
+        sums = [ClippedSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
+        rows = [free_presence.weighted_row(each, 5, free_presence.WEIGHTS[adjacency]) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0
         for u in range(6):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quoron_privacy.means.moment import moment_sensitivity
+from quoron_privacy.means.free_presence import moment_sensitivity
 from quoron_privacy.release import packed
 from sums import moment_mean
 

@@ -6,7 +6,7 @@ import mpmath
 import pytest
 
 from privacy.test_second_account import exact_gaussian, expected
-from quoron_privacy.accounts import exports, gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
@@ -100,13 +100,10 @@ def test_a_table_is_the_stage_that_it_was_made_of() -> None:
     assert table.and_(RUN).delta(2.0) == pytest.approx(Pair.response(0.2, 40).and_(RUN).delta(2.0), rel=1e-9)
 
 
-def test_a_table_has_two_orders() -> None:
+def test_a_table_of_one_order_alone_is_refused() -> None:
     """The other law of masses m at losses l has m e^-l there, and what lacks of 1 where the first has nothing."""
-    one, rest = ((-0.1, 0.5), (0.6, 0.4), 0.0), 1 - 0.6 * math.exp(0.1) - 0.4 * math.exp(-0.5)
-    other = ((-0.5, 0.1), (0.4 * math.exp(-0.5), 0.6 * math.exp(0.1)), rest)
-    for pair in (Pair.table(*one), Pair.table(*one, back=other), Pair.table(*other, back=one)):
-        expected = max(0.4 * -math.expm1(0.2 - 0.5), rest)
-        assert pair.delta(0.2) == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ConfigError, match="one order alone"):
+        Pair.table((-0.1, 0.5), (0.6, 0.4))
 
 
 def test_what_tells_everything_costs_everything() -> None:
@@ -187,7 +184,7 @@ NEAR = 1e-6
 @pytest.mark.parametrize("name", PAIRS)
 def test_masses_are_certified_at_every_epsilon(name: str) -> None:
     pair = PAIRS[name]
-    law = exports.lattice(pair, near=NEAR)
+    law = pair.lattice(NEAR)
     for share in (0.3, 1.0):
         epsilon = share * Pair(pair.mu, pair.stages).epsilon(NEAR)
         assert 0.997 < law.delta(epsilon) / pair.delta(epsilon, NEAR) < 1.01
@@ -195,8 +192,12 @@ def test_masses_are_certified_at_every_epsilon(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_dp_accounting_composes_what_it_is_given(name: str) -> None:
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
     pair = PAIRS[name]
-    given = exports.lattice(Pair(pair.mu, pair.stages), near=1e-9).distribution()
+    laws = Pair(pair.mu, pair.stages).lattice(1e-9).laws
+    masses = [pld_pmf.DensePLDPmf(law.gap, law.first, law.masses, law.infinite, True) for law in laws]
+    given = privacy_loss_distribution.PrivacyLossDistribution(*masses)
     twice = given.compose(given)
     epsilon = 1.2 * pair.epsilon(1e-4)
     both = Pair(pair.mu, pair.stages).and_(Pair(pair.mu, pair.stages))
@@ -205,12 +206,12 @@ def test_dp_accounting_composes_what_it_is_given(name: str) -> None:
 
 
 def test_nothing_has_losses_of_nothing() -> None:
-    assert exports.lattice(Pair(), near=NEAR).delta(0.0) == 0
+    assert Pair().lattice(NEAR).delta(0.0) == 0
 
 
 def test_a_bounded_sum_fits_whatever_is_near() -> None:
     pair = Pair.response(1.0)
-    assert 1 <= exports.lattice(pair, near=NEAR).delta(0.5) / pair.delta(0.5) < 1.001
+    assert 1 <= pair.lattice(NEAR).delta(0.5) / pair.delta(0.5) < 1.001
 
 
 def test_a_gaussian_and_a_response_are_a_mixture_of_two_profiles() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from privacy.references import always
 from quoron_privacy import local
-from quoron_privacy.accounts import exports, gdp, lifetime, roots, subsampling
+from quoron_privacy.accounts import gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort
 from quoron_privacy.counts.data_quality import DataQuality
@@ -20,9 +20,8 @@ from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import ColumnSum
+from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, PrefixNormCounts
 from quoron_privacy.means.learnt_mean import LearntMean
-from quoron_privacy.means.norm_counts import NormCountSum, PrefixNormCounts
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
@@ -103,7 +102,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: Pair.table((0.1, 0.2), (1.5, -0.5))),
     ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
     ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
-    ("places", lambda: exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)), near=1e-12)),
+    ("places", lambda: Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)).lattice(1e-12)),
     ("Expected rate", lambda: subsampling.wor_round_mu(1.2, 10, 1.0, 1e-6)),
     ("Expected rounds", lambda: subsampling.wor_round_mu(0.1, 0, 1.0, 1e-6)),
     ("Expected delta", lambda: subsampling.wor_round_mu(0.1, 10, 1.0, 0.0)),
@@ -133,7 +132,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: replace(MADE["data_quality"], adjacency="none")),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
     ("centre of shape", lambda: ClippedSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
-    ("centre of shape", lambda: NormCountSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
+    ("centre of shape", lambda: NormCountSum(1.0, 9, np.eye(4), np.zeros(3)).of(np.zeros((1, 4)), ONE)),
     ("windows", lambda: ColumnSum(9, np.zeros((2, 1)), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),

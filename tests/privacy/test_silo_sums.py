@@ -14,11 +14,11 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import longest, objection
 from quoron_privacy.release import Sums, packed
 
@@ -27,7 +27,7 @@ COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
 SHAPES = {  # reduction and length of a row, for so many users in all
     "clipped": lambda n: (ClippedSum(0.7, n), D),
     "around": lambda n: (ClippedSum(0.7, n, np.full(D, 0.3)), D),
-    "norm-counts": lambda n: (NormCountSum(1.3, n), D),
+    "norm-counts": lambda n: (NormCountSum(1.3, n, np.eye(D)), D),
     "moment": lambda n: (MomentSum(D, 1.0, n), packed(D)),
     "shaped": lambda n: (ShapedMomentSum(n, np.eye(D), 0.5), packed(D)),
     "length": lambda n: (LengthSum(n, np.eye(D), 2.0), packed(D)),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.means.norm_counts import weights_of
+from quoron_privacy.means.free_presence import weights_of
 from quoron_privacy.two_servers.rows import (
     ClippedRows,
     LengthRows,

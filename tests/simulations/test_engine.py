@@ -36,7 +36,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.free_presence import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
@@ -91,7 +91,7 @@ def test_chunk_size_changes_no_bit(ask, outliers):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
 
 
-@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301)])
+@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301, np.eye(D))])
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
 def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
     population = crowd(unequal_items=True, outliers=outliers)

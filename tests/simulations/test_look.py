@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +279,7 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
 
 def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.DataQualityReport:
     columns, labels = declared_columns(rules), declared_labels(rules)
-    quality = DataQuality.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
+    quality = replace(DataQuality.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu), share=0.05)
     even = np.full(len(labels), 1 / max(1, len(labels)))
     given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
     return words.read(quality, Shares(**given | shares), rules)

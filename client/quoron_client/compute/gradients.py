@@ -57,7 +57,8 @@ from quoron_privacy.kernels.lanes import (
     times,
 )
 from quoron_privacy.kernels.threads import at_once
-from quoron_privacy.release import LoopReduction, Sums
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.release import Sums
 
 _MATRIX, _VECTOR = read_only(float64, 2), read_only(float64, 1)
 
@@ -211,7 +212,7 @@ def gradient_sums(
     loss: Loss,
     batch: Items,
     task: AverageGradient,
-    reduction: LoopReduction,
+    reduction: ClippedSum,
     *,
     largest: float = np.inf,
     keys: Keys | None = None,

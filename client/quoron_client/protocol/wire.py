@@ -75,11 +75,11 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
@@ -652,7 +652,7 @@ def reduction_from_wire(message: federation.Reduction) -> Reduction:
         own = ChangeSum(own)
     if not message.HasField("classes"):
         return own
-    if not isinstance(own, NormCountSum | VectorLengthSum) or own.transform is None or message.classes < 2:
+    if not isinstance(own, NormCountSum | VectorLengthSum) or message.classes < 2:
         raise WireError("Expected sums of contrasts of gradients of two classes or more, got others.")
     return ContrastSum(Contrasts(len(own.transform), message.classes), own)
 

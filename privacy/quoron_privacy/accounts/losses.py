@@ -4,16 +4,16 @@
     True
 
 A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). `above` puts its loss on a
-lattice, `most` adds independent losses up, and `exactly` composes all stages of a pair. What is rounded or cut off is
-bounded and added.
+lattice, `most` adds independent losses up, and `exactly` composes all stages of a pair: under one tilt, which is exact
+about one ε. Function `lattice` looks at the same sum under several. What is rounded or cut off is bounded and added.
 
-Statement and proof: docs/privacy/pairs.md#pl1 and pairs.md#pl2.
+Statement and proof: docs/privacy/pairs.md#pl1, pairs.md#pl2 and pairs.md#pl4.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage
 from quoron_privacy.arrays import Integers, Vector
-from quoron_privacy.errors import positive
+from quoron_privacy.errors import ConfigError, positive
 
 Complexes = NDArray[np.complex128]
 Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
@@ -41,6 +41,11 @@ _MOST = 1 << 22  # points of a transform
 _WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
 _JUMPS = 6  # of one law, losses so large that few of them make up δ
 _CHOICES = 64  # of how many of each law are large
+
+_TILTS = 9  # of a lattice, from that of the least δ downwards, and none at all
+_LONGEST = 1 << 20  # its places
+_ANY = 1e-4  # gap of what has no losses
+_LESS_STEEP = 10  # how often less steep a tilt is tried
 
 _SHARE = 1e-11  # of δ: rounding of sums over atoms
 _LARGEST = 1e3  # ε beyond which none is looked for
@@ -231,14 +236,10 @@ class Losses:
 
     def growth(self, tilts: Vector) -> Vector:
         """Return ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
-        return log_means(np.outer(tilts, self.values), self.masses)
-
-
-def log_means(exponents: Vector, weights: Vector) -> Vector:
-    """Return ln Σ_j w_j e^{x_ij} for each row i."""
-    top = exponents.max(axis=1, keepdims=True)
-    found: Vector = top[:, 0] + np.log(np.exp(exponents - top) @ weights)
-    return found
+        exponents = np.outer(tilts, self.values)
+        top = exponents.max(axis=1, keepdims=True)
+        found: Vector = top[:, 0] + np.log(np.exp(exponents - top) @ self.masses)
+        return found
 
 
 def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
@@ -252,7 +253,8 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
         low, high = _split(losses, width, masses, 4 * UNIT * masses, other, zero, 2 * UNIT)
         return _cut(np.concatenate([first, first + 1]), np.concatenate([low, high]), gap, law.lost, 0.0, cut)
     x, known = table(law, -float(scipy.special.ndtri(cut)))
-    ends = np.unique(np.append(_next_to(known, gap), 0))  # 0 is between two losses of any pair
+    near = np.unique(np.rint(known / gap)).astype(np.int64)  # next to a loss of the table
+    ends = np.unique(np.append(near, 0))  # 0 is between two losses of any pair
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not law.folded))]
     at, off = where(law, ends * gap, x, known)
     least, most = (limit(law, last=last) for last in (False, True))
@@ -279,11 +281,6 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     places = np.concatenate([ends[:1], ends[:-1], ends[1:]])
     split = _between(_times(ends, gap), left[1:], more[1:], right[1:], less[1:], off)
     return _cut(places, np.concatenate([left[:1] + more[:1], *split]), gap, lost, off, cut)
-
-
-def _next_to(known: Vector, gap: float) -> Integers:
-    """Return those that are next to a loss of the table."""
-    return np.unique(np.rint(known / gap)).astype(np.int64)
 
 
 def _cells(law: Mixtures, at: Vector) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
@@ -353,40 +350,22 @@ def most(parts: Parts, epsilon: float, near: float) -> float:
     else:
         return 1.0
     found = tail.most
-    if tail.wrong > _SEEN * tail.seen and (jumps := _jumps(laws, level / 4, CUT * near)) is not None:
-        found = min(found, _most_by_jumps(jumps, level, CUT * near))
+    if tail.wrong > _SEEN * tail.seen:
+        found = min(found, _most_by_jumps(laws, level, CUT * near))
     return min(1.0, found + CUT * near + lost(laws) + 1e-300)
 
 
-def _most_by_jumps(jumps: "_Jumps", level: float, above: float) -> float:
-    """The tail of the sum beyond `level`, never below the truth, each number of large losses under its own tilt."""
-    total = jumps.more
-    for ways, laws in jumps.each:
-        if (tilt := _best_tilt(laws, level)) is None:
-            continue
-        if (tail := _tail(laws, level, tilt, above / ways)) is None:
-            return 1.0
-        total += ways * tail.most * (1 + 1e-12) + above
-    return total
+def _most_by_jumps(laws: Laws, level: float, chance: float) -> float:
+    """The tail of the sum beyond `level`, never below the truth, by how many of its losses are above a quarter of that.
 
-
-@dataclass(frozen=True, slots=True)
-class _Jumps:
-    """A sum by how many of its losses are large: ways to choose these, and the laws of the large and the small ones.
-
-    Of each law the masses of both kinds are kept as they are: times the number of ways they add up to the whole.
+    Each number of large losses is looked at under its own tilt. Of each law the masses of both kinds are kept as they
+    are: times the number of ways to choose them they add up to the whole. 1 where more than a few large losses together
+    have a chance above `chance`, and where there are none.
     """
-
-    each: Sequence[tuple[int, Laws]]
-    more: float  # chance of more large ones than are gone through, at most
-
-
-def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
-    """By losses above `far`; None where more than a few of them together have a chance above `chance`."""
     each: list[tuple[int, list[tuple[Losses, int]]]] = [(1, [])]
-    more, whole = 0.0, 0.0
+    more, whole = 0.0, 0.0  # chance of more large ones than are gone through, at most
     for law, times in laws:
-        large = law.values > far
+        large = law.values > level / 4
         mass = float(law.masses[large].sum()) * (1 + 1e-9)
         whole += times * max(0.0, math.log(math.fsum(law.masses)) + 4 * UNIT)
         numbers = [0, 1] if times == 1 else list(range(min(times, _JUMPS) + 1))
@@ -396,7 +375,7 @@ def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
             continue
         kept = next((number for number, bound in zip(numbers, bounds, strict=True) if bound <= chance), None)
         if kept is None or len(each) * (kept + 1) > _CHOICES:
-            return None
+            return 1.0
         more += bounds[kept]
         small, big = law.where(~large), law.where(large)
         each = [
@@ -404,7 +383,16 @@ def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
             for ways, chosen in each
             for k in range(kept + 1)
         ]
-    return _Jumps(each, more * math.exp(whole) * (1 + 1e-9)) if len(each) > 1 else None
+    if len(each) == 1:
+        return 1.0
+    total = more * math.exp(whole) * (1 + 1e-9)
+    for ways, chosen in each:
+        if (tilt := _best_tilt(chosen, level)) is None:
+            continue
+        if (tail := _tail(chosen, level, tilt, chance / ways)) is None:
+            return 1.0
+        total += ways * tail.most * (1 + 1e-12) + chance
+    return total
 
 
 def lost(laws: Laws) -> float:
@@ -508,16 +496,6 @@ def rounding(laws: Laws, tilt: float) -> float:
     )
 
 
-def _deviation(laws: Laws, tilt: float) -> float:
-    """Return the standard deviation of the tilted sum."""
-    variance = 0.0
-    for law, times in laws:
-        weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
-        own = float(weights @ law.values)
-        variance += times * float(weights @ (law.values - own) ** 2)
-    return math.sqrt(variance)
-
-
 def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
     """Places from which to which the sum's law is looked at: Markov's inequality for powers, the best of some.
 
@@ -528,7 +506,12 @@ def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | Non
         return np.asarray(sum(times * law.growth(tilts) for law, times in laws))
 
     now = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True))
-    deviation = max(_deviation(laws, tilt), laws[0][0].gap)
+    variance = 0.0  # of the tilted sum
+    for growth, (law, times) in zip(growths, laws, strict=True):
+        weights = law.masses * np.exp(tilt * law.values - growth)
+        own = float(weights @ law.values)
+        variance += times * float(weights @ (law.values - own) ** 2)
+    deviation = max(math.sqrt(variance), laws[0][0].gap)
     more = np.geomspace(0.02, 40, 28) / deviation
     up, down = np.concatenate([tilt * np.linspace(0.5, 1, 6), tilt + more]), tilt - more
     up = up[up > 0]
@@ -587,8 +570,7 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
             return (Atoms(np.array([float(stage.epsilon)]), np.ones(1)),)
         both = np.array([-stage.epsilon, stage.epsilon])
         return (Atoms(both, 1 / (1 + np.exp(-both))),)
-    law = (Atoms(np.array(stage.losses), np.array(stage.masses), stage.infinite),)
-    return law if stage.back is None else (*law, *laws(stage.back))
+    return (Atoms(np.array(stage.losses), np.array(stage.masses), stage.infinite),)
 
 
 def _both_ways(own: tuple[Vector, Vector]) -> tuple[Mixtures, Mixtures]:
@@ -658,3 +640,99 @@ def crossing(delta: Callable[[float], float], wanted: float, *, most: float = _L
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return high
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Of the loss in one order of the pair: masses (k,) at the places first, first + 1, ... times a gap."""
+
+    first: int
+    masses: Vector
+    infinite: float
+    gap: float
+
+    @cached_property
+    def losses(self) -> Vector:
+        """The losses themselves, (k,)."""
+        return _times(self.first + np.arange(len(self.masses)), self.gap)
+
+    @cached_property
+    def _tails(self) -> tuple[Vector, Vector]:
+        """What lies from each place on, and beyond all: in this order of the pair, and in the other."""
+        other = self.masses * np.exp(-np.maximum(self.losses, -700.0))
+        own, other = (np.append(np.cumsum(masses[::-1])[::-1], 0.0) for masses in (self.masses, other))
+        return own, other
+
+    def delta(self, epsilons: float | Vector, rounding: float) -> Vector:
+        """Return the sum of masses (1 - e^(ε - loss)) above ε, and a share `rounding` of those masses."""
+        at = np.searchsorted(self.losses, epsilons, side="right")
+        own, other = self._tails[0][at], self._tails[1][at] * np.exp(np.minimum(epsilons, 700.0))
+        return np.asarray(np.maximum(own - other, 0.0) + rounding * own) + self.infinite
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lattice:
+    """Laws of losses in both orders, or one where both are the same; δ from them is never below the pair's.
+
+    `lack` is what samplers lack of exact noise: (1 + e^ε) times that is added to δ.
+    """
+
+    laws: tuple[Law, ...]
+    lack: float
+
+    def delta(self, epsilons: float | Vector, rounding: float = 0.0) -> Vector:
+        """Return δ at each ε, the worse of both orders, of the shape of `epsilons`; sums are right to 1e-9 of tails."""
+        worst = np.max([law.delta(epsilons, rounding) for law in self.laws], axis=0)
+        return np.asarray(np.minimum(1.0, worst + (1 + np.exp(np.minimum(epsilons, 700.0))) * self.lack))
+
+
+def lattice(mu: float, every: Stages, lack: float, near: float) -> Lattice:
+    """Return the law of the whole pair's loss, exact enough for every δ from `near` on.
+
+    ConfigError where that would take more than a million places.
+    """
+    if not mu and not every:
+        return Lattice((Law(0, np.ones(1), 0.0, _ANY),), lack)
+    both = orders(mu, every)
+    cut = CUT * near / max(sum(times for _, times in parts) for parts in both)
+    epsilon = min(crossing(lambda epsilon: min(1.0, exactly(mu, every, epsilon, near)), near), 1e3)
+    tilts = [tilted(parts, epsilon, cut) for parts in both]
+    steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
+    # Where every loss is an atom the tilt grows without bound towards the largest sum: one less steep will do.
+    pure = all(isinstance(law, Atoms) for parts in both for law, _ in parts)
+    for last in (False,) * _LESS_STEEP * pure + (True,):
+        gap = min(gap_for(parts, epsilon, steepest) for parts in both)
+        try:
+            made = tuple(_law_of_all(parts, gap, cut, near, steepest) for parts in both)
+            break
+        except ConfigError:
+            if last:
+                raise
+            steepest /= 4
+    return Lattice(made, lack)
+
+
+def _law_of_all(parts: Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
+    """Masses that are never too small: what is beside the window goes to its first place, or counts as infinite."""
+    each = [(above(law, gap, cut), times) for law, times in parts]
+    tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]
+    growths = [[float(law.growth(np.array([tilt]))[0]) for law, _ in each] for tilt in tilts]
+    # The steeper the tilt, the larger the sum: what holds all but a little at both ends does so between them.
+    bottom, top = window(each, growths[0], 0.0, None)[0], window(each, growths[-1], steepest, CUT * near)[1]
+    size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
+    if size > _LONGEST:
+        raise ConfigError(f"Expected losses on at most {_LONGEST:,} places, got some on {size:,}. Take a larger near.")
+    places = np.arange(bottom, top + 1)
+    best = np.full(len(places), math.inf)
+    for tilt, grown in zip(tilts, growths, strict=True):
+        sums, total, error = power(each, grown, tilt, size)
+        scale = sum(times * growth for growth, (_, times) in zip(grown, each, strict=True)) + total
+        with np.errstate(over="ignore"):
+            most = np.exp(scale - tilt * gap * places + rounding(each, tilt))
+            best = np.minimum(best, most * (np.maximum(sums[places % size], 0.0) + error))
+    best[0] += OUTSIDE
+    # Losses may be larger by `off` in all: a share of every mass goes one place up, as keeps both laws' masses.
+    off = sum(times * law.off for law, times in each)
+    share = math.expm1(-off) / math.expm1(-gap)
+    whole, moved = np.append(best, 0.0) * math.exp(2 * off), np.append(0.0, best) * math.exp(2 * off)
+    return Law(bottom, (1 - share) * whole + share * moved, min(1.0, lost(each) + CUT * near), gap)

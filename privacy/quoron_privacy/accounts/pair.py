@@ -25,6 +25,8 @@ from quoron_privacy.release import Adjacency
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+    from quoron_privacy.accounts.losses import Lattice
+
 composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
 
 NEAR = 1e-12  # the δ below which nothing is resolved, by default
@@ -87,24 +89,27 @@ class Pair:
 
     @classmethod
     def table(
-        cls,
-        losses: Sequence[float],
-        masses: Sequence[float],
-        infinite: float = 0.0,
-        *,
-        back: tuple[Sequence[float], Sequence[float], float] | None = None,
-        times: int = 1,
+        cls, losses: Sequence[float], masses: Sequence[float], infinite: float = 0.0, *, times: int = 1
     ) -> "Pair":
-        """A stage whose loss has a law that others certify: masses (k,) at ascending losses (k,), and of infinite loss.
+        """A stage that is the same in both orders, whose loss has a law that others certify.
 
-        `back` is the law in the other order of the pair; None: that of the very pair whose first law this is.
+        Masses (k,) are at ascending losses (k,), and `infinite` is that of infinite loss.
         """
         count(times=times)
-        one = _table(losses, masses, infinite)
-        other = _mirrored(one) if back is None else _table(*back)
-        if np.shape(one.losses) == np.shape(other.losses) and _same(one, other):
-            return cls(0.0, ((one, times),))
-        return cls(0.0, ((replace(one, back=other), times),))
+        found = Table(tuple(map(float, losses)), tuple(map(float, masses)), float(infinite))
+        ascending = all(one < other for one, other in zip(found.losses, found.losses[1:], strict=False))
+        finite = all(map(math.isfinite, (*found.losses, *found.masses, found.infinite)))
+        if not (len(losses) == len(masses) > 0 and finite and ascending):
+            raise ConfigError(f"Expected as many masses as ascending losses, all finite, got {len(losses)} losses.")
+        total = math.fsum((*found.masses, found.infinite))
+        if min(*found.masses, found.infinite) < 0 or not abs(total - 1) <= 1e-9:
+            raise ConfigError(f"Expected masses of at least 0 that add up to 1, got a sum of {total}.")
+        back = [(-loss, mass * math.exp(min(-loss, 700.0))) for loss, mass in zip(losses, masses, strict=True)][::-1]
+        if not np.allclose(back, list(zip(losses, masses, strict=True)), rtol=1e-12, atol=1e-15):
+            raise ConfigError(
+                "Expected a law with masses m at losses l and m·exp(-l) at -l, got one of one order alone."
+            )
+        return cls(0.0, ((found, times),))
 
     def and_(self, other: "Pair") -> "Pair":
         """Both, one after the other in any order, the later ones chosen by what the earlier released."""
@@ -146,13 +151,22 @@ class Pair:
         found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)
         return found
 
+    def lattice(self, near: float = NEAR) -> "Lattice":
+        """Return the law of the whole loss, exact enough for every δ from `near` on, and for others' accountants.
+
+        ConfigError where that would take more than a million places.
+        """
+        probability(near=near)
+        made: Lattice = composed.lattice(self.mu, self.stages, self.lack, near)
+        return made
+
     def event(self) -> "DpEvent | None":
         """Return what an accountant of dp-accounting composes; None where it has no event for a stage."""
         from dp_accounting import dp_event  # heavy
 
         events = [dp_event.GaussianDpEvent(1 / self.mu)] if self.mu else []
         for stage, times in self.stages:
-            if (once := stage.event()) is None:
+            if (once := stages.event(stage)) is None:
                 return None
             events.append(dp_event.SelfComposedDpEvent(once, times) if times > 1 else once)
         return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
@@ -168,34 +182,3 @@ def _check(rate: float, rounds: int, adjacency: Adjacency) -> None:
         raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
     if adjacency not in ("zero-out", "replace-one"):
         raise ConfigError(f"Expected adjacency zero-out or replace-one, got adjacency={adjacency!r}.")
-
-
-def _table(losses: Sequence[float], masses: Sequence[float], infinite: float) -> Table:
-    found = Table(tuple(map(float, losses)), tuple(map(float, masses)), float(infinite))
-    ascending = all(one < other for one, other in zip(found.losses, found.losses[1:], strict=False))
-    finite = all(map(math.isfinite, (*found.losses, *found.masses, found.infinite)))
-    if not (len(losses) == len(masses) > 0 and finite and ascending):
-        raise ConfigError(f"Expected as many masses as ascending losses, all finite, got {len(losses)} losses.")
-    total = math.fsum((*found.masses, found.infinite))
-    if min(*found.masses, found.infinite) < 0 or not abs(total - 1) <= 1e-9:
-        raise ConfigError(f"Expected masses of at least 0 that add up to 1, got a sum of {total}.")
-    if not (other := math.fsum(_others(found))) <= 1 + 1e-9:
-        raise ConfigError(f"Expected losses whose other law adds up to at most 1, got a sum of {other}.")
-    return found
-
-
-def _others(law: Table) -> list[float]:
-    """Masses of the other law at the same losses."""
-    return [mass * math.exp(min(-loss, 700.0)) for loss, mass in zip(law.losses, law.masses, strict=True)]
-
-
-def _mirrored(law: Table) -> Table:
-    """Return the law of the loss in the other order of the pair."""
-    masses = tuple(reversed(_others(law)))
-    return Table(tuple(-loss for loss in reversed(law.losses)), masses, max(0.0, 1 - math.fsum(masses)))
-
-
-def _same(one: Table, other: Table) -> bool:
-    """Return whether they differ by rounding alone."""
-    pairs = zip((*one.losses, *one.masses, one.infinite), (*other.losses, *other.masses, other.infinite), strict=True)
-    return all(abs(left - right) <= 1e-14 * abs(left) + 1e-16 for left, right in pairs)

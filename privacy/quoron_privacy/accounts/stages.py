@@ -24,16 +24,6 @@ class Sampled:
     mu: float
     adjacency: Adjacency
 
-    def event(self) -> "DpEvent":
-        """Of one round."""
-        from dp_accounting import dp_event  # heavy
-
-        gaussian = dp_event.GaussianDpEvent(1 / self.mu)
-        if self.adjacency == "zero-out":
-            return dp_event.PoissonSampledDpEvent(self.rate, gaussian)
-        share = Fraction(self.rate).limit_denominator(_USERS)
-        return dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, gaussian)
-
 
 @dataclass(frozen=True, slots=True)
 class Coins:
@@ -43,12 +33,6 @@ class Coins:
     mu: float  # of a user who is there against absent
     adjacency: Adjacency = "replace-one"
 
-    def event(self) -> "DpEvent":
-        """Of one round."""
-        from dp_accounting import dp_event  # heavy
-
-        return dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(1 / self.mu))
-
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -57,28 +41,33 @@ class Response:
     epsilon: float
     adjacency: Adjacency = "none"
 
-    def event(self) -> "DpEvent":
-        """Discrete Laplace noise of the same loss."""
-        from dp_accounting import dp_event  # heavy
-
-        return dp_event.DiscreteLaplaceDpEvent(self.epsilon, 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Laws of losses that others certify, in both orders; `back` is None where both are the same."""
+    """A law of losses that others certify, the same in both orders."""
 
     losses: tuple[float, ...]
     masses: tuple[float, ...]
     infinite: float
-    back: "Table | None" = None
     adjacency: Adjacency = "none"
-
-    def event(self) -> None:
-        """There is none."""
 
 
 Stage = Sampled | Coins | Response | Table
+
+
+def event(stage: Stage) -> "DpEvent | None":
+    """Return what dp-accounting calls a stage that is there once; None where it has no event for it."""
+    from dp_accounting import dp_event  # heavy
+
+    if isinstance(stage, Table):
+        return None
+    if isinstance(stage, Response):
+        return dp_event.DiscreteLaplaceDpEvent(stage.epsilon, 1)  # of the same loss
+    gaussian = dp_event.GaussianDpEvent(1 / stage.mu)
+    if isinstance(stage, Coins) or stage.adjacency == "zero-out":
+        return dp_event.PoissonSampledDpEvent(stage.rate, gaussian)
+    share = Fraction(stage.rate).limit_denominator(_USERS)
+    return dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, gaussian)
 
 
 def one_adjacency(stages: tuple[Stage, ...]) -> Adjacency:

@@ -46,7 +46,8 @@ def poisson_round_mu(
     """
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
-    full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds) / _ends(adjacency)
+    ends = 2 if adjacency == "replace-one" else 1
+    full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds) / ends
     if rate == 1:
         return full * (1 - 1e-15)
 
@@ -103,10 +104,6 @@ def _check(rate: float, rounds: int, delta: float) -> None:
     count(rounds=rounds)
     if not 0 < rate <= 1:
         raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
-
-
-def _ends(adjacency: Adjacency) -> int:
-    return 2 if adjacency == "replace-one" else 1
 
 
 def _wor(rate: float, rounds: int, mu: float, epsilon: float, *, least: float) -> float:

@@ -13,7 +13,7 @@ docs/privacy/data-quality.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -96,13 +96,11 @@ class DataQuality:
         labels: int,
         mu: float,
         adjacency: Adjacency = "replace-one",
-        share: float = 0.0,
-        rest: tuple[float, float] = (0.0, 0.0),
     ) -> "DataQuality":
         """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = acute_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=_dimension(columns, labels))
-        return cls(users, columns, labels, adjacency, noise.scale, share, *rest)
+        return cls(users, columns, labels, adjacency, noise.scale)
 
     @property
     def dimension(self) -> int:
@@ -198,8 +196,7 @@ class DataQuality:
 
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
-        parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale}
-        return Release("data-quality", parameters | {"users": self.users, "dimension": self.dimension})
+        return self._gaussian.entry("data-quality", users=self.users, dimension=self.dimension)
 
     @property
     def _weights(self) -> tuple[float, float, float]:
@@ -261,16 +258,9 @@ def calibrate(
     square = min(share * whole**2, whole**2 - own.mu**2)
     if square <= 0.5 * share * whole**2:
         return None
-    kept = rest(epsilon, delta, share)
-    return DataQuality.for_mu(
-        users=users,
-        columns=columns,
-        labels=labels,
-        mu=math.sqrt(square),
-        adjacency=adjacency,
-        share=share,
-        rest=kept,
-    )
+    made = DataQuality.for_mu(users=users, columns=columns, labels=labels, mu=math.sqrt(square), adjacency=adjacency)
+    left_epsilon, left_delta = rest(epsilon, delta, share)
+    return replace(made, share=share, rest_epsilon=left_epsilon, rest_delta=left_delta)
 
 
 def _dimension(columns: int, labels: int) -> int:

@@ -11,7 +11,7 @@ many rows it has. Statement, proof and the weights: docs/privacy/evaluation.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
@@ -39,6 +39,7 @@ _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
 # Of a number, of many classes: a row's figures are released less this, so that how many are there matters little.
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
+_ABOVE = 1 + 1e-9  # the norm at which vectors are clipped over the longest vertex, so that none is shortened
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and their figures
 
 
@@ -100,13 +101,13 @@ class HeldOut:
         sizes = _sizes(classes, cap, MOST_CELLS)
         left = gdp.left(epsilon, delta, gaussians=_samples(sizes), name="evaluation")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
-        cells, share = cells_for(users * whole), PLACED if classes == 2 else FIRST
-        far = _sensitivities(users, classes, adjacency, cap, cells)
+        share = PLACED if classes == 2 else FIRST
+        unit = cls(users, classes, adjacency, (1.0, 1.0), cap, cells_for(users * whole))
         first, second = (
-            GaussianNoise.for_mu(sensitivity=each, mu=whole * math.sqrt(part), dimension=size).scale
-            for each, part, size in zip(far, (share, 1 - share), _sizes(classes, cap, cells), strict=True)
+            GaussianNoise.for_mu(sensitivity=noise.sensitivity, mu=whole * math.sqrt(part), dimension=size).scale
+            for noise, part, size in zip(unit.noises, (share, 1 - share), unit.sizes, strict=True)
         )
-        return cls(users, classes, adjacency, (first, second), cap, cells)
+        return replace(unit, scales=(first, second))
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -115,9 +116,14 @@ class HeldOut:
 
     @property
     def noises(self) -> tuple[GaussianNoise, GaussianNoise]:
-        """The mechanisms."""
-        far = _sensitivities(self.users, self.classes, self.adjacency, self.cap, self.cells)
-        return GaussianNoise(far[0], self.scales[0]), GaussianNoise(far[1], self.scales[1])
+        """The mechanisms: of how far one user moves each mean, with products, its sum's grid and the quotient."""
+        grid, made = 2.0 ** -sum_bits(0, self.users) + 2.0**-40, []
+        extents = _diameters(self.classes, self.cap, self.cells)
+        for (apart, radius), scale, size in zip(extents, self.scales, self.sizes, strict=True):
+            moved = apart if self.adjacency == "replace-one" else radius
+            moved += 2 * math.sqrt(size) * (radius * _ABOVE) * grid
+            made.append(GaussianNoise(moved / self.users * (1 + mean_slack(self.users)), scale))
+        return made[0], made[1]
 
     @property
     def pair(self) -> Pair:
@@ -174,17 +180,12 @@ class HeldOut:
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """Return the ledger entries of both, each with its μ."""
-        named = zip(("held-out-places", "held-out-figures"), self.noises, self.sizes, strict=True)
-        return tuple(
-            (
-                Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)}),
-                noise.effective_mu(size),
-            )
-            for name, noise, size in named
-        )
+        users, named = float(self.users), ("held-out-places", "held-out-figures")
+        made = zip(named, self.noises, self.sizes, strict=True)
+        return tuple((noise.entry(name, users=users), noise.effective_mu(size)) for name, noise, size in made)
 
     def _reduction(self, which: int) -> ClippedSum:
-        return ClippedSum(_norm(self.classes, self.cap, self.cells)[which], self.users)
+        return ClippedSum(_diameters(self.classes, self.cap, self.cells)[which][1] * _ABOVE, self.users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +255,8 @@ class HeldMeans:
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """Return the ledger entry, with the μ of all of them."""
-        parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
         mu = self.noise.effective_mu(1 + self.figures) * math.sqrt(1 + len(self.rounds))
-        return ((Release("held-out-means", parameters), mu),)
+        return ((self.noise.entry("held-out-means", users=float(self.users)), mu),)
 
     @property
     def _weights(self) -> Vector:
@@ -265,14 +265,9 @@ class HeldMeans:
 
 def waves(cells: int, fall: float) -> Matrix:
     """(cells, cells): in column b what a row in cell b adds; waves k = 0, 1, ..., of weight² 1 / (1 + k)^fall."""
-    weight = (1.0 + np.arange(cells)) ** -fall
-    return np.asarray(np.sqrt(weight / weight.sum())[:, None] * _waves(cells))
-
-
-def _waves(cells: int) -> Matrix:
-    """(cells, cells): wave k at the middle of cell b."""
-    k, b = np.arange(cells)[:, None], np.arange(cells)[None, :] + 0.5
-    return np.asarray(np.cos(np.pi * k * b / cells))
+    k, middles = np.arange(cells)[:, None], np.arange(cells)[None, :] + 0.5
+    weight = (1.0 + k) ** -fall
+    return np.asarray(np.sqrt(weight / weight.sum()) * np.cos(np.pi * k * middles / cells))
 
 
 def cells_for(signal: float) -> int:
@@ -383,22 +378,6 @@ def _far(blocks: list[Matrix]) -> tuple[float, float]:
         apart += float(differences.max()) ** 2
         norm += float(np.linalg.norm(corners, axis=1).max()) ** 2
     return math.sqrt(apart) * (1 + 1e-12), math.sqrt(norm) * (1 + 1e-12)
-
-
-def _norm(classes: int, cap: int, cells: int) -> tuple[float, float]:
-    """At what vectors are clipped, which shortens none: no vertex is longer."""
-    return tuple(each[1] * (1 + 1e-9) for each in _diameters(classes, cap, cells))  # type: ignore[return-value]
-
-
-def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int, cells: int) -> tuple[float, float]:
-    """How far one user moves each mean, products, the grid of the sum and the quotient included (evaluation#ev2)."""
-    found = []
-    room = classes, cap, cells
-    for far, norm, size in zip(_diameters(*room), _norm(*room), _sizes(*room), strict=True):
-        rounded = 2 * math.sqrt(size) * norm * (2.0 ** -sum_bits(0, users) + 2.0**-40)
-        reach = far[0] if adjacency == "replace-one" else far[1]
-        found.append((reach + rounded) / users * (1 + mean_slack(users)))
-    return found[0], found[1]
 
 
 def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:

@@ -360,11 +360,13 @@ class EstimatedBounds:
             raise Infeasible("declarations", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
         whole = gdp.mu_for(epsilon, delta - lacks) * (1 - 1e-9)  # verified by other arithmetic
         sensitivity = acute_sensitivity(1.0, users, adjacency)
+        named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
+        parts = (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)  # of μ², of each release
         scales = tuple(
             GaussianNoise.for_mu(sensitivity=sensitivity, mu=whole * math.sqrt(share * part), dimension=size).scale
             if part
             else 0.0
-            for part, size in zip(_parts(columns, names), _dimensions(columns, names), strict=True)
+            for part, size in zip(parts, _dimensions(columns, names), strict=True)
         )
         left = whole * math.sqrt(1 - share) * (1 - 1e-9)
         return cls(
@@ -477,7 +479,9 @@ class EstimatedBounds:
         if not 0 < len(counts) <= self.names:
             raise ConfigError(f"Expected names of 1 to {self.names} columns, got {len(counts)}.")
         own = weights(len(counts), label)
-        held = [(column, name) for column, some in enumerate(counts) for name in sorted(some, key=_order)]
+        held: list[tuple[int, Name]] = []
+        for column, some in enumerate(counts):
+            held += [(column, name) for name in sorted(some, key=lambda name: (isinstance(name, str), name))]
         unit = np.array([own[column] for column, _ in held]) / (MARKS * self.users)
         mean = np.array([counts[column][name] for column, name in held], np.float64) * unit
         votes = self._gaussian(self.scales[3]).release(mean, stream) / unit / MARKS
@@ -515,13 +519,11 @@ class EstimatedBounds:
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """Return the ledger entries of all releases, each with its μ."""
-        sizes = _dimensions(self.columns, self.names)
         made = []
-        for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
+        for name, scale, size in zip(_RELEASES, self.scales, _dimensions(self.columns, self.names), strict=True):
             if scale:
                 noise = self._gaussian(scale)
-                parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
-                made.append((Release(f"bounds-{name}", parameters), noise.effective_mu(size)))
+                made.append((noise.entry(f"bounds-{name}", users=float(self.users)), noise.effective_mu(size)))
         return tuple(made)
 
     def costs(self) -> tuple[Cost, ...]:
@@ -605,12 +607,6 @@ def share_for(
     return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
 
 
-def _parts(columns: int, names: int) -> tuple[float, ...]:
-    """Return how μ² is divided among the releases."""
-    named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
-    return (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)
-
-
 def _dimensions(columns: int, names: int) -> tuple[int, ...]:
     """Coordinates of each release that one user can move, at most."""
     return columns * _BINS, columns * CELLS, columns * CLOSER, 2 * names * MARKS
@@ -620,7 +616,3 @@ def _variation(users: int, columns: int, names: int, tail: float) -> float:
     """Of samplers, with a name for each mark of everybody, and of names of one user alone."""
     samples = columns * (_BINS + CELLS + CLOSER) + users * names * MARKS
     return total_variation(gaussians=samples) + (tail if names else 0.0)
-
-
-def _order(name: Name) -> tuple[bool, Name]:
-    return isinstance(name, str), name

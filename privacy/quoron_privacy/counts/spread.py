@@ -148,7 +148,7 @@ class Spread:
 
     def entry(self) -> Release:
         """Return the ledger entry of a release."""
-        return Release("spread", {"sensitivity": self.sensitivity, "scale": self.scale, "users": float(self.users)})
+        return self._noise().entry("spread", users=float(self.users))
 
     def _noise(self) -> GaussianNoise:
         return GaussianNoise(self.sensitivity, self.scale)

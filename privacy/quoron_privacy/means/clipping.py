@@ -31,9 +31,9 @@ loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 class ClippedSum:
     """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).
 
-    `cells` holds what `norm_counts` releases, of a = ‖clip_C(v - c)‖ / C: Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are
-    here, and Σ ⌊h 2ᵇ⌋, h = min(1, √((1 - a)(1 + 3a))) their soft share. Rows that are not finite after subtracting the
-    centre add to nothing but `answered`.
+    `cells` holds what `free_presence` releases, of a = ‖clip_C(v - c)‖ / C: Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many
+    are here, and Σ ⌊h 2ᵇ⌋, h = min(1, √((1 - a)(1 + 3a))) their soft share. Rows that are not finite after subtracting
+    the centre add to nothing but `answered`.
     """
 
     norm: float  # C
@@ -66,7 +66,10 @@ class ClippedSum:
 
     @property
     def adding(self) -> int:
-        """See LoopReduction."""
+        """Address of the loop that makes the sum, a `cfunc` of type `clipping_loops.SUMMING`.
+
+        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
+        """
         return int(loops.clipped_sum().address)
 
     def mean(self, sums: Sums) -> Vector:

@@ -121,7 +121,7 @@ def added(
     total: Integers,
     counts: Integers,
 ) -> None:
-    """Call the loop of a `LoopReduction`: `total` and `counts` grow by what it makes of contiguous rows."""
+    """Call the loop of a `ClippedSum`: `total` and `counts` grow by what it makes of contiguous rows."""
     # A whole number would be handed over as one, and the loop would find any number at all in its place.
     run(adding, (rows, len(rows), rows.shape[1], centre, answered, float(norm), float(unit), total, counts))
 
@@ -517,9 +517,6 @@ def sum_norm_counts(
     """
     total, counts, d = np.zeros(len(centre), np.int64), np.zeros(5, np.int64), len(centre)
     here, loop = np.ascontiguousarray(answered, np.bool_), clipped_sum().address
-    if not len(transform):
-        added(loop, values, centre, here, radius, unit, total, counts)
-        return total, counts[:4], int(counts[4])
     few, zero = max(1, BLOCK // max(1, d)), np.zeros(d)
     room = np.empty((min(few, len(values)), d))
     for first in range(0, len(values), few):

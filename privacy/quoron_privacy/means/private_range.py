@@ -252,41 +252,32 @@ def calibrate(
     count(users=users, dimension=dimension)
     positive(bound=bound, mu=mu)
     probability(failure=failure)
+
+    def assembled(radius: float, left: float, first: PrivateRange | GaussianNoise | None) -> TruncatedMean:
+        return TruncatedMean(users, radius, _noise(mean_sensitivity(radius, users), dimension, left), first, bound)
+
     if crude == "none" or spread is None:
-        return _assemble(users, dimension, bound, bound, mu, None)
+        return assembled(bound, mu, None)
     positive(spread=spread)
     if crude == "gaussian":
-        return min(
-            (_two_gaussians(users, dimension, bound, spread, mu, share, failure) for share in _SHARES),
-            key=lambda mean: mean.noise.scale,
-        )
-    return _ranged(users, dimension, bound, spread, mu, failure)
-
-
-def _two_gaussians(
-    users: int, dimension: int, bound: float, spread: float, mu: float, share: float, failure: float
-) -> TruncatedMean:
-    """A share of μ² for a mean clipped at L; rows are within 2τ of the true mean and that within its noise of it."""
-    sensitivity = mean_sensitivity(bound, users)
-    first = _noise(sensitivity, dimension, mu * math.sqrt(share))
-    radius = min(2 * spread, 2 * bound) + first.scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure)))
-    return _assemble(users, dimension, bound, radius, mu * math.sqrt(1 - share), first)
-
-
-def _ranged(users: int, dimension: int, bound: float, spread: float, mu: float, failure: float) -> TruncatedMean:
-    """private-mean#m4: bins of width 2 β_w τ_∞ and the least ε₁ that keeps every choice among the users."""
+        sensitivity, found = mean_sensitivity(bound, users), []
+        longest = math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure))  # deviations of the first mean's noise
+        for share in _SHARES:  # of μ²; rows are within 2τ of the true mean and that within its noise of the first
+            first = _noise(sensitivity, dimension, mu * math.sqrt(share))
+            radius = min(2 * spread, 2 * bound) + first.scale * longest
+            found.append(assembled(radius, mu * math.sqrt(1 - share), first))
+        return min(found, key=lambda mean: mean.noise.scale)
+    # private-mean#m4: bins of width 2 β_w τ_∞ and the least ε₁ that keeps every choice among the users.
     deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=failure)
     half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=failure))
     bins = min(max(2, math.ceil(half_width / (BIN_WIDTH * deviation))), _MOST_BINS)
     choices = padded(dimension)
-    epsilon = range_epsilon(users=users, bins=bins, choices=choices, failure=failure / 2)
-    crude = PrivateRange(epsilon, bins, half_width)
-    left = mu**2 - crude.mu(dimension) ** 2
+    ranged = PrivateRange(range_epsilon(users=users, bins=bins, choices=choices, failure=failure / 2), bins, half_width)
+    left = mu**2 - ranged.mu(dimension) ** 2
     if left <= 0:
         needed = crude_mean_users(dimension=dimension, bins=bins, mu=mu, failure=failure)
         raise Infeasible("private mean", f"{users} users are too few for private ranges", f"users >= {needed}")
-    radius = spread + math.sqrt(choices) * (deviation + crude.width / 2)
-    return _assemble(users, dimension, bound, radius, math.sqrt(left), crude)
+    return assembled(spread + math.sqrt(choices) * (deviation + ranged.width / 2), math.sqrt(left), ranged)
 
 
 def _noise(sensitivity: float, dimension: int, mu: float) -> GaussianNoise:
@@ -295,12 +286,6 @@ def _noise(sensitivity: float, dimension: int, mu: float) -> GaussianNoise:
     if mu <= 2 * grid:
         raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
     return GaussianNoise(sensitivity, sensitivity * (1 + 3e-9) / (mu - grid))
-
-
-def _assemble(
-    users: int, dimension: int, bound: float, radius: float, mu: float, crude: PrivateRange | GaussianNoise | None
-) -> TruncatedMean:
-    return TruncatedMean(users, radius, _noise(mean_sensitivity(radius, users), dimension, mu), crude, bound)
 
 
 @dataclass(frozen=True, slots=True)

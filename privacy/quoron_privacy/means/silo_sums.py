@@ -23,11 +23,11 @@ from quoron_privacy.means.free_presence import (
     ColumnSum,
     ContrastSum,
     LengthSum,
+    MomentSum,
+    NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits
 
 CELLS = 4

@@ -75,6 +75,17 @@ def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
     return coefficients, coefficients / (1 - 2 * k)
 
 
+def together(column: Floats, separation: int) -> Floats:
+    """Σ_j ⟨C[:, t], C[:, j]⟩ over all rounds j a multiple of `separation` from t, of a Toeplitz C; shape (rounds,)."""
+    rounds, made = len(column), np.zeros(len(column))
+    for lag in range(0, rounds, separation):
+        common = np.cumsum(column[: rounds - lag] * column[lag:])[::-1]  # ⟨C[:, i], C[:, i + lag]⟩ for every i
+        made[: rounds - lag] += common
+        if lag:
+            made[lag:] += common
+    return made
+
+
 @lru_cache(maxsize=32)
 def factorise(
     name: str, rounds: int, separation: int | None = None, participations: int | None = None

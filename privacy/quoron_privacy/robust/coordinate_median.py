@@ -136,12 +136,17 @@ class MedianParameters:
     @property
     def shift(self) -> float:
         """R: one user moves an estimate by at most R/τ, and so every later iterate by at most ηR/τ, in ℓ∞."""
-        return _shift(self.reach, self.clip, self.room, self.cohort_size)
+        # Medians move by 2r at most, clipped means by 2τG/B; or both estimates lie within τς of their medians.
+        moved = max(2 * self.reach, 2 * self.clip / self.cohort_size)
+        return min(moved, 2 * self.reach + 2 * self.room) * (1 + 1e-12)
 
     @property
     def test(self) -> MedianTest:
         """The test at the end of the phase."""
-        moved = _score_sensitivity(self.cohort_size, self.eta_beta * self.shift) + 2 * self.score_error
+        others, log_distance = self.cohort_size - 1, self.eta_beta * self.shift  # τ·β∞·b
+        # Row and column of the own user in its own cohort; all pairs in later ones.
+        moved = max(2 * others / self.cohort_size, -others * math.expm1(-log_distance) * (1 + 1e-12))
+        moved += 2 * self.score_error
         floor = self.core * self.cohort_size + 2 + self.score_error
         return MedianTest(self.test_scale, self.threshold, moved, floor)
 
@@ -254,12 +259,45 @@ def _search(
     trim = median_trim(size)
     if not 1 <= trim < size / 2:
         return None
+
+    def least(share: float, mu: float, parts: Vector) -> tuple[float, MedianParameters] | None:
+        """Return the best of cores at `parts` of the way from B - k to B; the test gets `share` of ε, the release μ."""
+        core = (size - trim + parts * trim) / size
+        reach = -np.log(parts) * (1 + 1e-9)
+        widest = -np.log(core)  # θ is at most this
+        moved = np.maximum(2 * reach, 2 * clip * widest / size)
+        moved = np.minimum(moved, 2 * reach + 2 * widest) * (1 + 1e-9)
+        sensitivity = np.maximum(2 * (size - 1) / size, -(size - 1) * np.expm1(-eta_beta * moved)) + 2 * error
+        scale = sensitivity * (1 + 1e-8) / (share * epsilon - _GRID)
+        threshold = core * size + 2 + error + scale * (math.log(1 / (2 * delta)) + _GRID)
+        ordinary = (threshold + error + scale * math.log(1 / (2 * _PASS))) / size
+        with np.errstate(invalid="ignore", divide="ignore"):
+            theta = np.where(ordinary < 1, -np.log(ordinary), 0.0)
+            shift = np.minimum(np.maximum(2 * reach, 2 * clip * theta / size), 2 * reach + 2 * theta)
+            factor = np.where(theta > 0, shift / theta, np.inf)
+        at = int(np.argmin(factor))
+        if not math.isfinite(factor[at]):
+            return None
+        draft = MedianParameters(
+            cohort_size=size,
+            trim=trim,
+            core=float(core[at]),
+            test_scale=float(scale[at]),
+            threshold=float(threshold[at]),
+            eta_beta=eta_beta,
+            theta=float(theta[at]),
+            clip=float(clip * theta[at]),
+            room=float(theta[at]),
+            noise_multiplier=float(shift[at] / mu * (1 + 1e-8)),
+            score_error=error,
+        )
+        return draft.noise_factor, draft
+
     best: tuple[float, MedianParameters] | None = None
     shares, cores = np.linspace(0.06, 0.94, 12), np.linspace(0.0, 1.0, 42)[1:-1]
     for width in (0.04, 0.01, 0.0):
         for share in shares:
-            mu = _usable_mu(epsilon, delta, round(float(share), 6))
-            found = _least(epsilon, delta, size, eta_beta, clip, trim, error, float(share), mu, cores)
+            found = least(float(share), _usable_mu(epsilon, delta, round(float(share), 6)), cores)
             if found is not None and (best is None or found[0] < best[0]):
                 best, at = found, float(share)
         if best is None:
@@ -268,51 +306,6 @@ def _search(
         shares, cores = np.clip(at + around, 0.01, 0.99), np.clip(middle + around / 2, 1e-4, 1 - 1e-4)
     assert best is not None
     return best[1]
-
-
-def _least(
-    epsilon: float,
-    delta: float,
-    size: int,
-    eta_beta: float,
-    clip: float,
-    trim: int,
-    error: float,
-    share: float,
-    mu: float,
-    parts: Vector,
-) -> tuple[float, MedianParameters] | None:
-    """Return the best of cores at `parts` of the way from B - k to B; the test gets `share` of ε, the release μ."""
-    core = (size - trim + parts * trim) / size
-    reach = -np.log(parts) * (1 + 1e-9)
-    widest = -np.log(core)  # θ is at most this
-    moved = np.maximum(2 * reach, 2 * clip * widest / size)
-    moved = np.minimum(moved, 2 * reach + 2 * widest) * (1 + 1e-9)
-    sensitivity = np.maximum(2 * (size - 1) / size, -(size - 1) * np.expm1(-eta_beta * moved)) + 2 * error
-    scale = sensitivity * (1 + 1e-8) / (share * epsilon - _GRID)
-    threshold = core * size + 2 + error + scale * (math.log(1 / (2 * delta)) + _GRID)
-    ordinary = (threshold + error + scale * math.log(1 / (2 * _PASS))) / size
-    with np.errstate(invalid="ignore", divide="ignore"):
-        theta = np.where(ordinary < 1, -np.log(ordinary), 0.0)
-        shift = np.minimum(np.maximum(2 * reach, 2 * clip * theta / size), 2 * reach + 2 * theta)
-        factor = np.where(theta > 0, shift / theta, np.inf)
-    at = int(np.argmin(factor))
-    if not math.isfinite(factor[at]):
-        return None
-    draft = MedianParameters(
-        cohort_size=size,
-        trim=trim,
-        core=float(core[at]),
-        test_scale=float(scale[at]),
-        threshold=float(threshold[at]),
-        eta_beta=eta_beta,
-        theta=float(theta[at]),
-        clip=float(clip * theta[at]),
-        room=float(theta[at]),
-        noise_multiplier=float(shift[at] / mu * (1 + 1e-8)),
-        score_error=error,
-    )
-    return draft.noise_factor, draft
 
 
 @lru_cache(maxsize=4096)
@@ -329,13 +322,3 @@ def _pair_delta(epsilon: float, each: float, mu: float) -> float:
     """Return δ at ε of a test that costs `each` with a release that is μ-GDP: randomised response, then a Gaussian."""
     likely = float(expit(each))
     return likely * gdp.delta_for(mu, epsilon - each) + (1 - likely) * gdp.delta_for(mu, epsilon + each)
-
-
-def _shift(reach: float, clip: float, room: float, size: int) -> float:
-    """R: medians move by 2r at most, clipped means by 2τG/B; or both estimates lie within τς of their medians."""
-    return min(max(2 * reach, 2 * clip / size), 2 * reach + 2 * room) * (1 + 1e-12)
-
-
-def _score_sensitivity(size: int, log_distance: float) -> float:
-    """Δ: row and column of the own user in its own cohort; all pairs in later ones, `log_distance` = τ·β∞·b."""
-    return max(2 * (size - 1) / size, -(size - 1) * math.expm1(-log_distance) * (1 + 1e-12))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,26 +36,19 @@ from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
     REACH,
-    OutlierMean,
     recounted_slack,
 )
+
+if TYPE_CHECKING:
+    from quoron_privacy.robust.laplace_test import LaplaceOneShot
+    from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+
+Tested = Union[OneShot, "LaplaceOneShot", "SubsampledLottery"]  # an aggregate behind a test, and its noise
 
 LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
 NAME = "robust mean"
 _ROOM = 1 + 1e-6  # for the rounding of distances to zero
-
-
-class Tested(Protocol):
-    """The noise of an aggregate behind a test."""
-
-    @property
-    def mean(self) -> OutlierMean:
-        """The aggregate."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ/τ, per coordinate."""
 
 
 def release(

@@ -34,6 +34,7 @@ from quoron_privacy.robust.lottery import (
     core_for,
     ladder_means,
     ladder_mus,
+    pair_divergence,
     recounted_scores,
     verify_lottery,
 )
@@ -55,9 +56,13 @@ _OVERWHELMING = 1e3  # a factor of noise that leaves the cost of the tests alone
 _COARSE, _FINE = 12, 96  # places of a release's profile per standard deviation of its share of the total loss
 _WIDE = 6  # standard deviations up to which they are equally far apart
 _FARTHEST = 30.0  # losses so far above ε count as infinite
+_DENSE = 256  # losses that the second account resolves in each typical one, and farther out in each factor e
+_LARGEST = 700.0  # losses beyond count as infinite there
+_SPARE = 1e-9  # relative, for the arithmetic of its law
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
-lottery_pair = OnFirstUse("quoron_privacy.robust.lottery_pair")  # who calibrates asks no second account
+near_gaussian = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # who calibrates asks no second account
+accounts = OnFirstUse("quoron_privacy.accounts.pair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +170,49 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
 
 
 def pair(plan: SubsampledLottery) -> "Pair":
-    """Return the pair of all T releases together, by the second account (subsampled-lottery#o4).
+    """Return the pair of all T releases together, by the second account (subsampled-lottery#o4 and #o8).
 
-    Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route. Raises
-    VerificationError where a theorem does not hold of the plan.
+    Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route: it shares no
+    function with the calibration. Raises VerificationError where a theorem does not hold of the plan, or one release
+    already tells too much.
     """
     positive(noise_multiplier=plan.noise_multiplier)
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
+    # Shift r is of two cohorts the larger score of which stands on rung r.
     mus = certified_shifts(plan.mean, recounted_scores(plan.lottery)) / plan.noise_multiplier
-    found: Pair = lottery_pair.pair(np.asarray(plan.lottery.table), mus, _recounted_rate(plan), plan.releases)
-    return found
+    table, rate = np.asarray(plan.lottery.table), _recounted_rate(plan)
+    spare = _SPARE + 1e-13 / float(mus[1:].min(initial=1.0))  # Φ cancels by up to 40/μ
+    least = rate * float(table[0]) * (1 + spare)  # what happens on rung 0 is charged with all of its chance
+
+    def once(size: float) -> float:
+        inner, found = math.log1p(math.expm1(size) / rate), least
+        for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
+            worst = pair_divergence(inner, p, q, mus[1:, None]).max(initial=0.0)
+            found = max(found, rate * float(worst) * (1 + spare))
+        return found
+
+    def from_above(values: Vector) -> Vector:
+        """Sums of each and all behind it."""
+        return np.cumsum(values[::-1])[::-1]
+
+    sizes, deltas = [0.0], [once(0.0)]
+    typical = 2.5 * deltas[0]
+    while deltas[-1] > least and sizes[-1] < _LARGEST:
+        sizes.append(min(typical * math.sinh(len(sizes) / _DENSE), _LARGEST))
+        deltas.append(min(once(sizes[-1]), deltas[-1]))
+    # A convex profile below the dots is below their lower hull, whatever rounding does to single dots.
+    known = near_gaussian.convex(np.exp(np.array(sizes)), np.array(deltas))
+    widths = np.diff(known.x)
+    other = np.diff(np.diff(known.deltas) / widths, append=0.0)  # masses of the other law at losses above 0
+    losses, own, infinite = np.log(known.x[1:]), known.x[1:] * other, float(known.deltas[-1])
+    middle = 1 - infinite - float(own.sum() + other.sum())
+    again = infinite + from_above(widths * from_above(other))  # the law's own profile: sums of positive numbers
+    if not (middle >= 0 and np.all(again >= known.deltas[:-1] * (1 - spare / 2))):
+        raise VerificationError(f"Expected a certified delta < 1 of every release, got {deltas[0]:.6g} at epsilon=0.")
+    places, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
+    made: Pair = accounts.Pair.table(places.tolist(), masses.tolist(), infinite, times=plan.releases)
+    return made
 
 
 def _recounted_rate(plan: SubsampledLottery) -> float:
@@ -312,14 +349,13 @@ def _composed(
     places = np.append(np.arange(near), wider) * (typical / points)
     places = np.append(places[places < reach], reach)
     upper = rate * inside(np.log1p(np.expm1(places) / rate)) * (1 + 1e-12)
-    profile = partial(_between, np.expm1(places), np.minimum.accumulate(np.minimum(upper, 1.0)))
+    knots, deltas = np.expm1(places), np.minimum.accumulate(np.minimum(upper, 1.0))
+
+    def profile(epsilons: Vector) -> Vector:
+        """By straight lines in e^ε, which are above a convex profile; beyond the last dot as there."""
+        return np.interp(np.expm1(epsilons), knots, deltas)
+
     return composition.delta(profile, profile, releases, epsilon, least=least)
-
-
-def _between(knots: Vector, deltas: Vector, epsilons: Vector) -> Vector:
-    """By straight lines in e^ε, which are above a convex profile; beyond the last dot as there."""
-    found: Vector = np.interp(np.expm1(epsilons), knots, deltas)
-    return found
 
 
 def _first(delta: float, rate: float, releases: int) -> float:

@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context, Decimal
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from quoron_privacy.accounts import exports, gdp, losses
+from quoron_privacy.accounts import gdp, losses
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.arrays import Vector
@@ -76,7 +76,8 @@ class Selection:
 
     @cached_property
     def _profile(self) -> Profile:
-        return _worst([profile(pair) for pair in self.pairs])
+        found = [profile(pair) for pair in self.pairs]
+        return lambda epsilons: np.max([each(epsilons) for each in found], axis=0)
 
     @cached_property
     def _sticks(self) -> tuple[Vector, Vector]:
@@ -137,45 +138,11 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
 def profile(pair: Pair) -> Profile:
     """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
-        return lambda epsilons: np.asarray(gdp.delta_for(pair.mu, epsilons) + _lacking(epsilons, pair.lack))
-    kept = exports.lattice(pair, near=NEAR)
-    tails = [_Tail.of(law.first, law.masses, kept.gap) for law in kept.laws]
-    beyond = [law.infinite for law in kept.laws]
-
-    def found(epsilons: Vector) -> Vector:
-        worst = np.max([tail.delta(epsilons) + more for tail, more in zip(tails, beyond, strict=True)], axis=0)
-        return np.asarray(np.minimum(1.0, worst + _lacking(epsilons, kept.lack)))
-
-    return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tail:
-    """Of a law of losses on a lattice, what lies from each place on: in this order of the pair, and in the other."""
-
-    losses: Vector
-    own: Vector
-    other: Vector
-
-    @classmethod
-    def of(cls, first: int, masses: Vector, gap: float) -> "_Tail":
-        losses: Vector = (first + np.arange(len(masses), dtype=np.float64)) * gap
-        others = masses * np.exp(-np.maximum(losses, -700.0))
-        return cls(losses, _from_the_top(masses), _from_the_top(others))
-
-    def delta(self, epsilons: Vector) -> Vector:
-        """Return the sum of masses (1 - e^(ε - loss)) above ε; sums over the tail are right to 1e-9 of themselves."""
-        at = np.searchsorted(self.losses, epsilons, side="right")
-        own, other = self.own[at], self.other[at] * np.exp(np.minimum(epsilons, 700.0))
-        return np.asarray(np.maximum(own - other, 0.0) + 1e-9 * own)
-
-
-def _from_the_top(masses: Vector) -> Vector:
-    return np.append(np.cumsum(masses[::-1])[::-1], 0.0)
-
-
-def _lacking(epsilons: Vector, lack: float) -> Vector:
-    return np.asarray((1 + np.exp(np.minimum(epsilons, 700.0))) * lack)
+        lack = pair.lack
+        return lambda epsilons: np.asarray(
+            gdp.delta_for(pair.mu, epsilons) + (1 + np.exp(np.minimum(epsilons, 700.0))) * lack
+        )
+    return partial(pair.lattice(NEAR).delta, rounding=1e-9)
 
 
 def above(found: Profile, ranks: Vector) -> Vector:
@@ -204,12 +171,6 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
         tops.append((slope, loss, max(begins, 0.0)))
     steps = np.array([one[0] - other[0] for one, other in zip(tops[1:], tops, strict=False)])
     return steps, np.array([each[2] for each in tops[1:]])
-
-
-def _worst(found: list[Profile]) -> Profile:
-    if len(found) == 1:
-        return found[0]
-    return lambda epsilons: np.max([each(epsilons) for each in found], axis=0)
 
 
 def _times(pair: Pair, times: int) -> Pair:

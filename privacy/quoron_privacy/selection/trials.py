@@ -43,7 +43,11 @@ class Trials:
         η = `shape` > -1: at 1 the geometric law, at 0 the logarithmic one (Liu & Talwar 2019; Papernot & Steinke 2022).
         """
         most = math.ceil(CUT * mean) if most is None else most
-        _check(mean, most)
+        count(most=most)
+        if most > MOST:
+            raise ConfigError(f"Expected at most {MOST} trials, got most={most}.")
+        if not 1 < mean < most:
+            raise ConfigError(f"Expected a mean number of trials between 1 and most={most}, got {mean}.")
         if not -1 < shape <= 1000:
             raise ConfigError(f"Expected shape in (-1, 1000], got shape={shape}.")
         steps = np.arange(1, most)
@@ -91,14 +95,6 @@ class Trials:
 def drawn(noise: NoiseSource, trial: int, candidates: int) -> int:
     """Return which of so many candidates a trial takes: any alike, whatever the others took."""
     return int(noise.stream("candidate", trial).uniform_below(candidates, 1)[0])
-
-
-def _check(mean: float, most: int) -> None:
-    count(most=most)
-    if most > MOST:
-        raise ConfigError(f"Expected at most {MOST} trials, got most={most}.")
-    if not 1 < mean < most:
-        raise ConfigError(f"Expected a mean number of trials between 1 and most={most}, got {mean}.")
 
 
 def _tilted(logs: Vector, mean: float) -> Vector:

@@ -15,8 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from quoron_privacy.accounts import exports
-from quoron_privacy.accounts.exports import Law
+from quoron_privacy.accounts.losses import Law
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError
@@ -33,11 +32,10 @@ def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: floa
     Values far below `near` are not resolved. The worst of every order of every pair is met by the most that any of them
     may have above a rank.
     """
-    kept = [exports.lattice(pair, near=near / (100 * trials.mean)) for pair in dict.fromkeys(pairs)]
-    laws = [(law, each.gap) for each in kept for law in each.laws]
-    highest = np.max([_most(law, gap) for law, gap in laws], axis=0)
+    laws = [law for pair in dict.fromkeys(pairs) for law in pair.lattice(near / (100 * trials.mean)).laws]
+    highest = np.max([_most(law) for law in laws], axis=0)
     own, other = _slopes(trials, _RANKS[:-1]), _slopes(trials, highest[1:])
-    found = max(_sum(law, gap, epsilon, own, other) for law, gap in laws)
+    found = max(_sum(law, epsilon, own, other) for law in laws)
     lack = max(pair.lack for pair in pairs) * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
     return min(1.0, found * (1 + 1e-9) + lack)
 
@@ -63,23 +61,22 @@ def _slopes(trials: Trials, above: Vector) -> Vector:
     return found
 
 
-def _most(law: Law, gap: float) -> Vector:
+def _most(law: Law) -> Vector:
     """Of a set that has a rank s under one law, the most under the other, by the largest losses first."""
-    losses = (law.first + np.arange(len(law.masses)))[::-1] * gap
     masses = law.masses[::-1]
     with np.errstate(over="ignore"):
-        others = masses * np.exp(-losses)
+        others = masses * np.exp(-law.losses[::-1])
     seen = np.concatenate([[0.0], np.cumsum(others)])
     most = np.concatenate([[law.infinite], law.infinite + np.cumsum(masses)])
     return np.asarray(np.minimum(1.0, np.interp(_RANKS, seen, most, right=1.0)))
 
 
-def _sum(law: Law, gap: float, epsilon: float, own: Vector, other: Vector) -> float:
+def _sum(law: Law, epsilon: float, own: Vector, other: Vector) -> float:
     """Σ of the losses' masses times the most that they may count; several small losses count as the largest of them."""
-    losses = (law.first + np.arange(len(law.masses))) * gap
+    losses = law.losses
     with np.errstate(divide="ignore"):
         least = epsilon - float(np.max(np.log(own) - np.log(np.maximum(other, 1e-300))))  # below, none counts
-    places = np.flatnonzero((law.masses > 0) & (losses > least - gap))
+    places = np.flatnonzero((law.masses > 0) & (losses > least - law.gap))
     together = max(1, -(-len(places) // _ATOMS))
     ends = np.arange(together - 1, len(places) + together - 1, together).clip(max=max(len(places) - 1, 0))
     masses = np.add.reduceat(law.masses[places], np.arange(0, len(places), together)) if len(places) else np.empty(0)

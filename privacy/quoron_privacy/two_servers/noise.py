@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
-from quoron_privacy.prefix.noise import Factorisation, factorise
+from quoron_privacy.prefix.noise import Factorisation, factorise, together
 from quoron_privacy.release import Adjacency
-from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, SUMS, MechanismSpec, RoundSpec
-from quoron_privacy.two_servers.specification import Block as Block
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, SUMS, Block, MechanismSpec, RoundSpec
 
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
@@ -43,10 +42,11 @@ def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
 
     The store of the other server was put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
-    moved = [_independent(each) ** 2 for each in spec.rounds]
-    alone = sqrt(_most(moved, spec.participations, spec.separation))
+    reaches, rounding = np.ones(len(spec.rounds)), 0.0
     if spec.factorisation is not None:
-        alone = _with_correlated(spec, moved)
+        reaches[list(spec.correlated)], rounding = _reaches(spec), _rounding(spec)
+    moved = [_moved(made, reach) ** 2 for made, reach in zip(spec.rounds, reaches.tolist(), strict=True)]
+    alone = sqrt(_most(moved, spec.participations, spec.separation)) + rounding
     return alone * sqrt(1 + restored) * _ARITHMETIC
 
 
@@ -58,10 +58,7 @@ def outsiders_mu(spec: MechanismSpec) -> float:
     longest = max(each.length for each in spec.rounds)
     reach, rounding = 0.0, 0.0
     if spec.factorisation is not None:
-        factors = factors_of(spec)
-        reach = factors.reach(spec.participations, spec.separation)
-        sums = spec.rounds[spec.correlated[0]].blocks
-        rounding = _rounding(spec, factors, next(each.length for each in sums if each.name == SUMS))
+        reach, rounding = factors_of(spec).reach(spec.participations, spec.separation), _rounding(spec)
     halves = (sqrt(spec.participations) + reach) * sqrt(longest / 2) * _STEP
     return (server_mu(spec) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
 
@@ -84,22 +81,16 @@ def _apart(block: Block, adjacency: Adjacency) -> float:
     return (sqrt(made.square_apart[which]) * block.unit + cut) * _STEP
 
 
-@lru_cache(maxsize=64)
-def _independent(made: RoundSpec) -> float:
-    """Of a round whose noise is independent in every block."""
-    return hypot(
-        *(_counted(made, 1.0) if len(parts) > 1 else _apart(parts[0][0], made.adjacency) for parts in made.together)
-    )
-
-
-def _counted(made: RoundSpec, reach: float) -> float:
-    """Of "sums" and "shares", which are one row, where the first is moved `reach` times as far by correlation."""
-    sums, shares = (block for block in made.blocks if block.kind in COUNTING)
-    return _apart(shares, made.adjacency) * max(1.0, reach * sums.unit / shares.unit)
-
-
-def _sums_moved(made: RoundSpec, sums: Block, reach: float) -> float:
-    return _counted(made, reach) if sums.kind in COUNTING else reach * _apart(sums, made.adjacency)
+@lru_cache(maxsize=1024)
+def _moved(made: RoundSpec, reach: float) -> float:
+    """Of a round whose "sums" correlation moves `reach` times as far; "shares" beside them are one row with them."""
+    far = []
+    for (first, _), *others in made.together:
+        apart = (reach if first.name == SUMS else 1.0) * _apart(first, made.adjacency)
+        for shares, _ in others:
+            apart = _apart(shares, made.adjacency) * max(1.0, reach * first.unit / shares.unit)
+        far.append(apart)
+    return hypot(*far)
 
 
 def _most(moved: Sequence[float], participations: int, separation: int) -> float:
@@ -108,25 +99,16 @@ def _most(moved: Sequence[float], participations: int, separation: int) -> float
     return max((sum(each) for each in classes), default=0.0)
 
 
-def _with_correlated(spec: MechanismSpec, moved: list[float]) -> float:
-    """With "sums" moved as far as correlation does it, beside what moves in the same rounds, and what rounds off."""
-    factors, squares = factors_of(spec), moved.copy()
-    for t, reach in zip(spec.correlated, _reaches(spec, factors), strict=True):
-        made = spec.rounds[t]
-        sums = next(block for block in made.blocks if block.name == SUMS)
-        squares[t] += _sums_moved(made, sums, reach) ** 2 - _sums_moved(made, sums, 1.0) ** 2
-    total = sqrt(_most(squares, spec.participations, spec.separation))
-    return total + _rounding(spec, factors, sums.length)
-
-
-def _rounding(spec: MechanismSpec, factors: Factorisation, dimension: int) -> float:
+def _rounding(spec: MechanismSpec) -> float:
     """Of the series of all groups that one user may be in: each predicts from its own noise."""
-    return rounding_mu(factors, len(spec.correlated) * min(spec.groups, spec.participations), dimension)
+    dimension = next(each.length for each in spec.rounds[spec.correlated[0]].blocks if each.name == SUMS)
+    rounds = len(spec.correlated) * min(spec.groups, spec.participations)
+    return rounding_mu(factors_of(spec), rounds, dimension)
 
 
-def _reaches(spec: MechanismSpec, factors: Factorisation) -> Vector:
+def _reaches(spec: MechanismSpec) -> Vector:
     """√R_t: how far correlation moves what a user adds in round t, with all its other rounds (free-presence#p5)."""
-    rounds, apart = len(spec.correlated), spec.separation
+    factors, rounds, apart = factors_of(spec), len(spec.correlated), spec.separation
     if spec.participations == 1:
         return np.full(rounds, factors.column_norm)
     c = factors.coefficients
@@ -135,14 +117,7 @@ def _reaches(spec: MechanismSpec, factors: Factorisation) -> Vector:
             f"Expected a Toeplitz factorisation and rounds <= participations * separation, got {spec.factorisation!r} "
             f"with {rounds} rounds, {spec.participations} * {apart}."
         )
-    reach = np.zeros(rounds)
-    for lag in range(0, rounds, apart):
-        common = np.cumsum(c[: rounds - lag] * c[lag:])[::-1]  # ⟨C[:, i], C[:, i + lag]⟩ for every i
-        reach[: rounds - lag] += common
-        if lag:
-            reach[lag:] += common
-    made: Vector = np.sqrt(reach)
-    return made
+    return np.sqrt(together(c, apart))
 
 
 class Entry(NamedTuple):

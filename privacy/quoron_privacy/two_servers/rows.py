@@ -30,11 +30,9 @@ from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import centred, changes
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
-from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import checked, weights_of
+from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, checked, moment_logs, vector_logs, weights_of
 from quoron_privacy.release import packed
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSpec
-from quoron_privacy.two_servers.specification import Block as Block
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSpec
 
 Words = NDArray[np.uint64]
 
@@ -322,7 +320,7 @@ class ColumnRows(RowByRow):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LengthRows:
+class LengthRows(RowByRow):
     """⌊U (ℓ, √¾)⌋ of free-presence#p1: of factors the length of LᵀZᵀZL, of `vectors` that of Lᵀg."""
 
     spec: RoundSpec  # one block of two numbers, "length"
@@ -331,19 +329,19 @@ class LengthRows:
     vectors: bool = False
     chains: tuple[bytes, ...] = ()
 
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        block, made = only(self.spec, "length", 2), np.zeros((len(values), 2), np.int64)
-        logs = vector_logs(values, self.transform) if self.vectors else moment_logs(values, square(self.transform))
-        here = answered & (logs > -np.inf)  # nor NaN
-        fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
-        made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
-        made[:, 1] = np.where(here, int(HERE * block.unit), 0)
-        return admitted(made, self.spec)
-
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        return total(self.rows(values, answered), answered)
+        unit, longest = only(self.spec, "length", 2).unit, np.log(radius_of(self.top))
+        logs_of, transform = (vector_logs, self.transform) if self.vectors else (moment_logs, square(self.transform))
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            logs = logs_of(rows, transform)
+            usable = here & (logs > -np.inf)  # nor NaN
+            fall = np.clip(longest - np.where(usable, logs, 0.0), 0.0, SPAN)
+            total[0] += np.where(usable, (fall / SPAN - 0.5) * unit, 0.0).astype(np.int64).sum()
+            total[1] += int(HERE * unit) * np.count_nonzero(usable)
+
+        return summed(add, values, answered, self.spec)
 
 
 def only(spec: RoundSpec, kind: str, length: int | None = None) -> Block:
@@ -391,9 +389,3 @@ def summed(add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answer
     else:
         loops.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
     return RingSums(made.view(np.uint64), None, int(np.count_nonzero(here)))
-
-
-def total(rows: Integers, answered: Mask) -> RingSums:
-    """Return the sum of rows, (users, k), in the ring."""
-    made: Words = np.ascontiguousarray(rows).view(np.uint64).sum(axis=0, dtype=np.uint64)
-    return RingSums(made, None, int(np.count_nonzero(answered)))

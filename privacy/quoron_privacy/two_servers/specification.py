@@ -172,7 +172,10 @@ class MechanismSpec:
 
     def as_json(self) -> str:
         """Return one text for one specification: equal rounds in a row are written once, with their number."""
-        rounds = [[len(list(same)), _written(each)] for each, same in groupby(self.rounds)]
+        rounds = []
+        for each, same in groupby(self.rounds):
+            blocks = [[b.name, b.length, b.unit, b.kind] for b in each.blocks]
+            rounds.append([len(list(same)), {"blocks": blocks, "adjacency": each.adjacency}])
         own = {
             "rounds": rounds,
             "factorisation": self.factorisation,
@@ -190,8 +193,11 @@ class MechanismSpec:
             numbers = [number for number, _ in own["rounds"]]
             if min(numbers, default=0) < 1 or sum(numbers) > LONGEST:  # before any list is made so long
                 raise WireError(f"Expected a specification of 1 to {LONGEST} rounds, got others.")
-            rounds = tuple(each for number, made in own.pop("rounds") for each in [_read(made)] * number)
-            spec = cls(rounds, **own)
+            rounds: list[RoundSpec] = []
+            for number, made in own.pop("rounds"):
+                blocks = tuple(Block(*each) for each in made["blocks"])
+                rounds += [RoundSpec(blocks, made["adjacency"])] * number
+            spec = cls(tuple(rounds), **own)
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:
             raise WireError(f"Expected the specification of a plan, got something else ({error}).") from None
         if spec.as_json() != text:
@@ -201,16 +207,6 @@ class MechanismSpec:
     def digest(self) -> bytes:
         """32 bytes that no other specification has."""
         return sha256(b"quoron two-servers sheet 1\n" + self.as_json().encode()).digest()
-
-
-def _written(made: RoundSpec) -> dict[str, Any]:
-    blocks = [[b.name, b.length, b.unit, b.kind] for b in made.blocks]
-    return {"blocks": blocks, "adjacency": made.adjacency}
-
-
-def _read(made: Mapping[str, Any]) -> RoundSpec:
-    blocks = tuple(Block(*each) for each in made["blocks"])
-    return RoundSpec(blocks, made["adjacency"])
 
 
 def median(means: Matrix) -> Vector:
@@ -275,19 +271,14 @@ def spec_of(
     A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each
     one's, and a step is 2⁻³⁰ √½ of a deviation of the release.
     """
-    made = [
-        each
-        for times, rows in rounds
-        for each in [RoundSpec(tuple(_block(each, groups) for each in rows), adjacency)] * times
-    ]
+    made: list[RoundSpec] = []
+    steps = sqrt(2.0) * 2.0**GRID_BITS
+    for times, rows in rounds:
+        blocks = (Block(name, size, floor(steps * far * louder(groups)), kind) for name, kind, size, far in rows)
+        made += [RoundSpec(tuple(blocks), adjacency)] * times
     return MechanismSpec(tuple(made), factorisation, participations, separation, groups)
 
 
 def louder(groups: int) -> float:
     """Return how much louder a median of groups is than one sum, to six digits: the same number on every machine."""
     return 1.0 if groups == 1 else round(noise_factor(groups), 6)
-
-
-def _block(rows: MaskedBlock, groups: int) -> Block:
-    name, kind, length, deviations = rows
-    return Block(name, length, floor(sqrt(2.0) * 2.0**GRID_BITS * deviations * louder(groups)), kind)

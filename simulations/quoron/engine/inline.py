@@ -55,9 +55,8 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.samplers import ascending
-from quoron_privacy.release import LoopReduction, Sums
+from quoron_privacy.release import Sums
 
 if TYPE_CHECKING:
     from quoron.data.population import ItemStore
@@ -210,11 +209,9 @@ class InlineEngine:
         totals: list[Sums] = []
         reduction = question.reduction
         assert reduction is not None
-        loop: LoopReduction | None = None
         # Gradients are summed as they are computed: the same integers as those of rows.
         fuses = isinstance(question.task, AverageGradient) and self.population.loss.outputs == 1
-        if fuses and isinstance(reduction, ClippedSum | NormCountSum):
-            loop = None if isinstance(reduction, NormCountSum) and reduction.transform is not None else reduction
+        loop = reduction if fuses and isinstance(reduction, ClippedSum) else None
 
         def summed(slots: slice) -> None:
             if loop is not None:
@@ -282,7 +279,7 @@ class InlineEngine:
         away = self.faults(users, question.round) == _MISSING
         return Answers(found.values, np.where(away, MISSING, ANSWERED))
 
-    def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
+    def _sums(self, question: Question, reduction: ClippedSum, slots: slice) -> Sums:
         """Return the reduction of some slots' answers, without their rows."""
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)

@@ -230,7 +230,10 @@ def _drift(mean: Vector, offset: Vector) -> float:
 
 def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float) -> Vector:
     """Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)) over shells: the mean square distance is this in ℓ2 alone."""
-    ends, jensen, first = _shell_ends(view, inside), np.zeros(len(gradients)), 0
+    radii = view.radii[view.order[:inside]]
+    crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))  # far users must not spoil the bound
+    ends = np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)
+    jensen, first = np.zeros(len(gradients)), 0
     for end, offset in zip(ends, loops.offset_means(gradients, view.centre, view.order, ends), strict=True):
         members, mean = view.order[first:end], view.centre + offset
         squares = loops.distances(view.blocks, mean, len(gradients)) ** 2
@@ -254,13 +257,6 @@ def upper_bounds(view: View, tau: float) -> Vector:
     bounds = np.empty(users)
     bounds[view.order] = loops.neighbour_sums(np.diff(reach)) * (1 + relative) + score_error(users, dimension)
     return np.minimum(bounds, users)
-
-
-def _shell_ends(view: View, inside: int) -> NDArray[np.int64]:
-    """Return where each shell of users ends, nearest first: far users must not spoil the bound of the many."""
-    radii = view.radii[view.order[:inside]]
-    crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))
-    return np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)
 
 
 def _within_reach(view: View, tau: float) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.norm_counts import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
+from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector

@@ -23,7 +23,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.norm_counts import SHARES, NormCountMean
+from quoron_privacy.means.free_presence import SHARES, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search

@@ -21,7 +21,7 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.norm_counts import PrefixNormCounts, Presence
+from quoron_privacy.means.free_presence import PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import NoisySums, Release, Sums

@@ -22,7 +22,7 @@ from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.means.norm_counts import SHARES
+from quoron_privacy.means.free_presence import SHARES
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise

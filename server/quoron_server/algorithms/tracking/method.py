@@ -26,8 +26,17 @@ import numpy as np
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, Task, summed
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
-from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, NormCountSum, PrefixNormCounts, Presence
+from quoron_privacy.means.free_presence import (
+    LengthSum,
+    LogLength,
+    MeanAndCounts,
+    MomentMean,
+    NormCountMean,
+    NormCountSum,
+    PrefixNormCounts,
+    Presence,
+    ShapedMomentSum,
+)
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState, sqrt_coefficients
 from quoron_privacy.release import Adjacency, Sums, packed

@@ -24,8 +24,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible, Needs, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, PrefixNormCounts
+from quoron_privacy.means.free_presence import WEIGHTS, LogLength, MomentMean, NormCountMean, PrefixNormCounts
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import DEFAULT, sqrt_coefficients

@@ -20,9 +20,15 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import RunError, VerificationError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import ColumnSum, ContrastSum, LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    ContrastSum,
+    LengthSum,
+    MomentSum,
+    NormCountSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers import rows as made

@@ -66,10 +66,12 @@ from quoron_privacy.means.free_presence import (
     ContrastSum,
     Leading,
     LengthSum,
+    MeanAndCounts,
+    NormCountSum,
+    Presence,
     ShapedMomentSum,
     VectorLengthSum,
 )
-from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountSum, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums, packed
 from quoron_server.algorithm import Algorithm, OfPlan, Update, Vector

@@ -13,8 +13,8 @@ from privacy.references import responses_delta
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.filter import charging
-from quoron_privacy.robust.filter.charging import game_values, recounted_values
+from quoron_privacy.robust.filter import outlier_filter
+from quoron_privacy.robust.filter.outlier_filter import game_values, recounted_values
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law, end_mass
 
 
@@ -124,7 +124,7 @@ def test_truncated_composition_is_a_ceiling_of_the_game(epsilon, each, hits, mu)
 
 
 def test_a_game_that_has_not_converged_is_refused(monkeypatch):
-    monkeypatch.setattr(charging, "_SWEEPS", 0)
+    monkeypatch.setattr(outlier_filter, "_SWEEPS", 0)
     with pytest.raises(VerificationError, match="residual"):
         game_values(epsilon=1.0, each=0.05, hits=10, offsets=(0,), mus=np.array([0.2]))
 
