@@ -47,7 +47,9 @@ SETTINGS: dict[str, list[Setting]] = {
             for step in (0.01, 0.03, 0.1)
         ),
         *(
-            {"rounds": 20, "clip": clip, "optimiser": "adam", "step": step} for clip in (0.1, 0.3) for step in (0.03, 0.1)
+            {"rounds": 20, "clip": clip, "optimiser": "adam", "step": step}
+            for clip in (0.1, 0.3)
+            for step in (0.03, 0.1)
         ),
         *(
             {"rounds": rounds, "clip": clip, "optimiser": "sgd", "step": step}
