@@ -126,6 +126,8 @@ class WhitenedState:
     """Everything between two rounds; all of it is released."""
 
     round: int
+    part: int  # of the first message: looks so far
+    typical: float  # length of second moments, as released last
     presence: Presence
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
@@ -303,16 +305,16 @@ def typical(plan: RunPlan, released: Length) -> float:
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 
 
-def radius(plan: RunPlan, state: WhitenedState, stage: int, length: float) -> float:
+def radius(plan: RunPlan, state: WhitenedState, stage: int) -> float:
     """At which second moments of a typical length are clipped."""
     p = plan.parameters_of(WhitenedParameters)
     if p.robust or stage == 0:
-        return length
+        return state.typical
     room = max(1.0, p.resolution / (MOMENTS_FROM * plan.problem.features))
-    return room * length * (1.0 if state.unwidened is None else OPENED)
+    return room * state.typical * (1.0 if state.unwidened is None else OPENED)
 
 
-def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int, length: float) -> WhitenedState:
+def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) -> WhitenedState:
     """By a second moment of features that were clipped at a typical length.
 
     Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
@@ -321,15 +323,15 @@ def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int, le
     mechanism, constant = p.moment(plan.problem.dimension, stage), p.intercept
     between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
     presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-    weight = (mechanism.scale * radius(plan, state, stage, length)) ** -2
+    weight = (mechanism.scale * radius(plan, state, stage)) ** -2
     known = state.known + weight
     moment = moment._replace(mean=state.moment + weight / known * (moment.mean - state.moment))
-    found = whitening(moment, presence.share, known**-0.5, length, constant=constant, again=between)
+    found = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant, again=between)
     if between and not found.narrow:
         return replace(state, presence=presence, moment=moment.mean, known=known)
     transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
     if between and unwidened is None:
-        cautious = whitening(moment, presence.share, known**-0.5, length, constant=constant)
+        cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
         unwidened = state.transform @ cautious.transform
     if p.outputs > 1 and last:
         transform, doubt = aligned(transform, doubt, constant=constant)

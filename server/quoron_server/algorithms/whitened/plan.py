@@ -18,7 +18,7 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, before, made
+from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
@@ -319,7 +319,7 @@ INFO = AlgorithmInfo(
     parameters=WhitenedParameters,
     planner=plan,
     verifier=verify,
-    maker=made,
+    maker=WhitenedTracking,
     factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(
