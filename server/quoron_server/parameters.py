@@ -9,10 +9,10 @@ What a promise rests on beside its numbers are `Assumption`s: kinds that rules r
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
@@ -182,6 +182,10 @@ class PrintedParameters(Parameters):
     delta: float
     filled_in: tuple[str, ...]  # constants that the paper leaves open, and what stands for them here
     void: tuple[str, ...]  # conditions of the paper's own lemmas that these numbers break, and steps without a proof
+
+    def judged(self, conditions: Iterable[tuple[bool, str]]) -> Self:
+        """Return the same, void by the sentences of those of the paper's conditions that do not hold."""
+        return replace(self, void=tuple(sentence for holds, sentence in conditions if not holds))
 
     def remarks(self) -> tuple[str, ...]:
         """Return the paper's claim, the constants that were filled in and the void conditions, a sentence each."""

@@ -165,8 +165,7 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         longest=sizes.longest,
         node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
-    void = tuple(said for holds, said in _conditions(numbers, problem, options) if not holds)
-    return Chosen(replace(numbers, void=void), None, THEOREM, adjacency="replace-one")
+    return Chosen(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,27 +341,30 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
     steep = max(phase.step_size for phase in numbers.phases) * (problem.beta or 0.0)
     bound = 20 * log**2 / epsilon**1.5
     beyond = size * math.exp(-bound / (numbers.laplace_scale * math.sqrt(cutoff)))
-    void = (
-        *_as_given(options.cohort_size, _filter_cohort(problem, epsilon, delta)),
-        *_unless(epsilon < 1, f"Section 3 assumes epsilon < 1, and epsilon = {epsilon:g}."),
-        *_unless(n >= 300 * log**3 / epsilon**1.5, _few(300 * log**3 / epsilon**1.5, n, "Section 3", "log³(mn/δ)")),
-        *_unless(steep <= 2, f"Lemma 12 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
-        *_unless(208 * steep <= 1, f"Lemma 11 needs βCη ≤ 1, C = 208 by Lemma 10, and βCη = {208 * steep:,.4g}."),
-        *_unless(
+    conditions = (
+        _as_printed(options.cohort_size, _filter_cohort(problem, epsilon, delta)),
+        (epsilon < 1, f"Section 3 assumes epsilon < 1, and epsilon = {epsilon:g}."),
+        (n >= 300 * log**3 / epsilon**1.5, _few(300 * log**3 / epsilon**1.5, n, "Section 3", "log³(mn/δ)")),
+        (steep <= 2, f"Lemma 12 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
+        (208 * steep <= 1, f"Lemma 11 needs βCη ≤ 1, C = 208 by Lemma 10, and βCη = {208 * steep:,.4g}."),
+        (
             cutoff + 4 / epsilon * math.log(12 / delta) <= size / 2,
             f"Lemma 10 takes ĉ to be at most B/2 but for a chance of δ/24, and B/2 = {size / 2:,g}, c = {cutoff:,.4g}.",
         ),
-        *_unless(
+        (
             beyond <= delta / 24,
             f"Lemma 10 takes all noise of a batch to be at most {bound:,.4g} but for a chance of δ/24, "
             f"and {beyond:,.3g} of its {size:,} users are expected above that.",
         ),
-        *_short_of(constant * printed, proof, "Lemmas 3 and 10"),
-        *_unless(math.log(m) > 2, f"Section 3.3.2 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
-        "No theorem covers a Laplace scale 2σ that depends on the secret ĉ, nor a halt whose time is seen, and the "
-        "proof does not account for the replaced user's own decision in count: our accountant finds no ε.",
+        _enough(constant * printed, proof, "Lemmas 3 and 10"),
+        (math.log(m) > 2, f"Section 3.3.2 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
+        (
+            False,
+            "No theorem covers a Laplace scale 2σ that depends on the secret ĉ, nor a halt whose time is seen, and the "
+            "proof does not account for the replaced user's own decision in count: our accountant finds no ε.",
+        ),
     )
-    return Chosen(replace(numbers, void=void), _risk(problem, numbers, steep))
+    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep))
 
 
 def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Chosen:
@@ -417,35 +420,34 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     gentle *= bound / problem.domain.half_width
     few = math.log(n * d / delta) ** 2 / epsilon
     found = medians_epsilon(numbers, problem, delta)
-    void = (
-        *_as_given(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
-        *_unless(n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
-        *_unless(
-            size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."
-        ),
-        *_unless(epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
-        "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are.",
-        *_unless(
+    conditions = (
+        _as_printed(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
+        (n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
+        (size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."),
+        (epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
+        (False, "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are."),
+        (
             trim == median_trim(size),
             "Assumption 28 asks that more than B/2 answers that lie together hold the statistic: of trimmed means only "
             "the median has that.",
         ),
-        *_unless(beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
-        *_unless(steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
-        *_unless(
-            6 * steep * size <= 1, f"Lemma 35 needs 6βηB ≤ 1 for its queries, and 6βηB = {6 * steep * size:,.4g}."
-        ),
-        *_short_of(constant * printed, proof, "Lemmas 32, 33 and 36"),
-        *_unless(
+        (beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
+        (steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
+        (6 * steep * size <= 1, f"Lemma 35 needs 6βηB ≤ 1 for its queries, and 6βηB = {6 * steep * size:,.4g}."),
+        _enough(constant * printed, proof, "Lemmas 32, 33 and 36"),
+        (
             options.temperature == "reciprocal",
             "τ is printed as a length, G log(nmd)/√m, and Algorithms 7 and 8 use it as an inverse length.",
         ),
-        *_unless(math.log(m) > 2, f"Lemma 38 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
-        "Lemma 36 takes a score to move by 1 where (17) says 2; as only the conjunction of the tests is released, they "
-        "cost what docs/privacy/median-sgd.md#md2 says.",
-        *_unless(math.isfinite(found), _uncovered(steep)),
+        (math.log(m) > 2, f"Lemma 38 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
+        (
+            False,
+            "Lemma 36 takes a score to move by 1 where (17) says 2; as only the conjunction of the tests is released, "
+            "they cost what docs/privacy/median-sgd.md#md2 says.",
+        ),
+        (math.isfinite(found), _uncovered(steep)),
     )
-    return Chosen(replace(numbers, void=void), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
+    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
 
 
 def _lemma_3(shift: float, epsilon: float, delta: float) -> float:
@@ -458,21 +460,17 @@ def _chosen(options: FilterOpen | MediansOpen, constant: float, lemmas: str) -> 
     return (f"{constant:.4g}{source} in σ_s = O(·)",)
 
 
-def _as_given(given: int | None, printed: int) -> tuple[str, ...]:
-    return () if given is None else (f"cohort_size = {given:,} is an option's: the paper prints B = {printed:,}.",)
-
-
-def _unless(holds: bool, sentence: str) -> tuple[str, ...]:
-    return () if holds else (sentence,)
+def _as_printed(given: int | None, printed: int) -> tuple[bool, str]:
+    return given is None, f"cohort_size = {given or 0:,} is an option's: the paper prints B = {printed:,}."
 
 
 def _few(least: float, users: int, where: str, what: str) -> str:
     return f"{where} assumes n ≥ {math.ceil(least):,}, from {what}, and n = {users:,}."
 
 
-def _short_of(scale: float, proof: float, lemmas: str) -> tuple[str, ...]:
+def _enough(scale: float, proof: float, lemmas: str) -> tuple[bool, str]:
     holds = scale >= proof * (1 - 1e-12)
-    return _unless(holds, f"σ_s is {proof / scale:,.4g} times smaller than {lemmas} ask for by their own constants.")
+    return holds, f"σ_s is {proof / scale:,.4g} times smaller than {lemmas} ask for by their own constants."
 
 
 def _uncovered(steep: float) -> str:
