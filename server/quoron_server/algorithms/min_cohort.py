@@ -31,7 +31,7 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.parameters import Kind, Moves
+from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage
@@ -273,7 +273,7 @@ def verify_min_cohort(plan: RunPlan) -> None:
     min_cohorts.verify(min_cohort, promise.epsilon, promise.delta, cohorts, participations=participations)
 
 
-def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
+def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
     """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
 
     `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
@@ -285,7 +285,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
     cohorts = plan.schedule.cohorts
     participation = plan.count_leakage() or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
-    left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
+    left: Sequence[float | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)
     if not len(participation) == len(left) == len(cohorts):
         raise VerificationError(f"Expected participation of {len(cohorts)} rounds, got {participation}.")
@@ -296,7 +296,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
         if given.released:
             _verify_told(plan, round_, given)
         elif given.mu and own is not None:
-            room = own.replaced**2 - own.away**2
+            room = own**2 - (own / 2) ** 2
         deviation = min_cohort.deviation(0.0 if given.released else given.mu)
         if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
             raise VerificationError(

@@ -52,7 +52,7 @@ from quoron_server.algorithms.localised.plan import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
+from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -65,6 +65,7 @@ MOST_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the 
 class CoordinateMedianParameters(LocalisedParameters):
     """Public numbers of one run."""
 
+    rests_on = (*CONTRACTION, DOMINANT)  # in ℓ∞ steps are non-expansive for dominant Hessians alone
     temperature: float  # τ
     distance: float  # d∞
     clip_bound: float  # G∞: every coordinate of an answer is held within it
@@ -79,11 +80,6 @@ class CoordinateMedianParameters(LocalisedParameters):
         """Return the median, which every phase has."""
         del phase
         return self.median
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        del problem
-        return (*CONTRACTION, DOMINANT)
 
 
 class CoordinateMedian(Rule):

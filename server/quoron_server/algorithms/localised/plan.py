@@ -46,7 +46,7 @@ from quoron_server.algorithms.localised.method import (
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import ContractingPhases, Moves
+from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
@@ -430,11 +430,11 @@ def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
-def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
+def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
     found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
-    return [Moves(once, once / 2) for once, rounds in found for _ in range(rounds)]
+    return [once for once, rounds in found for _ in range(rounds)]
 
 
 def make(plan: RunPlan) -> LocalisedSGD:

@@ -66,7 +66,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -184,12 +183,12 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
     return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, once)
 
 
-def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
+def moves(p: NoisySGDParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of a mean of rows that are cut to a fixed length."""
     del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []
-    return [Moves.of(lambda how: sensitivity_recount.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)] * p.rounds
+    return [sensitivity_recount.rows(p.clip_norm, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 
 def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:

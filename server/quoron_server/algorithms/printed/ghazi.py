@@ -34,7 +34,7 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases, PrintedParameters
+from quoron_server.parameters import CONTRACTION, DOMINANT, ContractingPhases, PrintedParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -91,16 +91,12 @@ class FilterAsPrinted(PhasesAsPrinted):
 class MediansAsPrinted(PhasesAsPrinted):
     """The numbers of Algorithms 5 to 8."""
 
+    rests_on = (*CONTRACTION, DOMINANT)  # Lemma 27 needs diagonally dominant Hessians
     trim: int  # what the robust statistic leaves out on either side
     clip_bound: float  # G: Assumption 21 bounds every coordinate of a gradient by it
     threshold: float  # v
     threshold_scale: float  # of Δ̂ = v - Lap(2/ε'), AboveThreshold with ε' = ε/2
     query_scale: float  # of ν_t ~ Lap(4/ε')
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Lemma 27 needs diagonally dominant Hessians."""
-        del problem
-        return (*CONTRACTION, DOMINANT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -121,6 +121,7 @@ class PrintedPhase:
 class PrintedERMParameters(PrintedParameters, Parameters):
     """Public numbers of one run of Algorithm 3."""
 
+    rests_on = Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
     radius: float  # τ
     one_threshold: bool
     smoothing: float | None  # r
@@ -135,11 +136,6 @@ class PrintedERMParameters(PrintedParameters, Parameters):
             made = tuple(RoundRelease(by, by.entry(), tested=True) for by in (phase.test, phase.noise))
             asked = min(phase.draws, phase.users)
             yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Return who is drawn is secret."""
-        del problem
-        return Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
 
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
@@ -193,7 +189,21 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
     parameters = PrintedERMParameters(
         epsilon=epsilon,
         delta=delta,
-        filled_in=_filled_in(options, p, smoothing),
+        filled_in=(
+            "log is the natural logarithm",
+            f"q = {options.shrink:g}",
+            f"p = {p:.4g}",
+            f"τ = {options.radius_factor:g} L log(ndm)/√m",
+            f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
+            f"stages of AC-SA in a phase: {options.stages}",
+            "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
+            "x_i is the aggregate point of AC-SA",
+            "K_i rounded up, n_i rounded down",
+            "x_0 = 0",
+            "a gradient of 0 where no user is left",
+            "a halt ends the run with 0",
+            *(() if smoothing is None else ("one draw of y for each item and step stands for ∇f_r",)),
+        ),
         void=(),
         radius=tau,
         one_threshold=options.one_threshold,
@@ -201,24 +211,6 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
         phases=tuple(phases),
     )
     return Chosen(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
-
-
-def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) -> tuple[str, ...]:
-    return (
-        "log is the natural logarithm",
-        f"q = {options.shrink:g}",
-        f"p = {p:.4g}",
-        f"τ = {options.radius_factor:g} L log(ndm)/√m",
-        f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
-        f"stages of AC-SA in a phase: {options.stages}",
-        "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
-        "x_i is the aggregate point of AC-SA",
-        "K_i rounded up, n_i rounded down",
-        "x_0 = 0",
-        "a gradient of 0 where no user is left",
-        "a halt ends the run with 0",
-        *(() if smoothing is None else ("one draw of y for each item and step stands for ∇f_r",)),
-    )
 
 
 def _conditions(

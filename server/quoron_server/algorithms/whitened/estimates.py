@@ -1,24 +1,15 @@
-"""What a run of `whitened-tracking` makes of its gradients. All here are functions of released and public numbers.
+"""What a run of `whitened-tracking` makes of its columns, its second moments and its gradients.
+
+All here are functions of released and public numbers; why each is as it is: docs/privacy/whitened-tracking.md.
 
     WhitenedState what has been released so far, and what follows from it
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
     tail_power    how fast users get fewer farther out
-
-Why each is as it is: docs/privacy/whitened-tracking.md, "What each part is for".
-
-Where each column lies and how wide it is, before second moments are looked at.
-
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
     scaled        a transform that widens those that surely are narrow
-
-Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "Columns".
-
-The looks at the features: what each second moment that is released does to the metric, and what none of them tells.
-
-Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "What each part is
-for".
+    whitened      what each second moment that is released does to the metric
 """
 
 import math

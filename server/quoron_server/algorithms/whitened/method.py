@@ -43,11 +43,10 @@ send sums: nobody sees a row.
 
 import math
 from dataclasses import replace
-from functools import cache
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from quoron_client.protocol.questions import (
     Answers,
@@ -187,7 +186,7 @@ def learnt(law: Law, point: Vector) -> float:
     if law.outputs == 1:
         level = float(point[-1]) if law.intercept else 0.0
         deviation = math.sqrt(max(float(point @ point) - level**2, 0.0))
-        scores = np.abs(level + deviation * _quantiles())
+        scores = np.abs(level + deviation * ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES))
         chances = np.stack([1 / (1 + np.exp(-scores)), np.exp(-scores) / (1 + np.exp(-scores))], axis=1)
     else:
         parts = point.reshape(law.parts, -1)
@@ -195,12 +194,6 @@ def learnt(law: Law, point: Vector) -> float:
         chances = law.chances(parts[:, -1] if law.intercept else np.zeros(law.parts), others @ others.T)
     doubt = -np.sum(chances * np.log(np.maximum(chances, 1e-300)), axis=1).mean()
     return max(0.0, math.log(max(2, law.outputs)) - float(doubt))
-
-
-@cache
-def _quantiles() -> Vector:
-    normal = NormalDist()
-    return np.array([normal.inv_cdf((k + 0.5) / QUANTILES) for k in range(QUANTILES)])
 
 
 BEFORE = {
