@@ -113,12 +113,10 @@ class Parameters(ABC):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Return what a promise of these numbers rests on."""
-        del problem
         return self.rests_on
 
     def separate(self, problem: Problem) -> bool:
         """Whether every round releases fresh Gaussian noise alone, of everybody, and is as much μ-GDP as the others."""
-        del problem
         return False
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:

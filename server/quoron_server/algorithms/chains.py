@@ -109,7 +109,6 @@ class ChainSGD(InPhases[P]):
 
     def request(self, state: ChainState, noise: NoiseSource) -> Question | None:
         """One local pass of the next user of every chain, broken or not: nobody sees from the schedule which are."""
-        del noise
         if state.halted or state.round == self._ends[-1]:
             return None
         chains, problem = len(state.iterates), self.plan.problem

@@ -177,7 +177,6 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
     So, too, of local reports: a client holds an adversarial coordinator to (ε, δ), under which that may ask for bits
     where vectors with Gaussian noise were planned.
     """
-    del parameters, problem, adjacency
     return ()
 
 

@@ -27,10 +27,9 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms import search
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -239,7 +238,7 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Count
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
-    delta = privacy.delta - search.slack(privacy.epsilon, gaussians=rounds + 1)
+    delta = privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
         return counting.room(parameters, problem, epsilon, delta)

@@ -121,7 +121,6 @@ class OutlierGD(OfPlan[OutlierGDParameters]):
 
     def request(self, state: OutlierGDState, noise: NoiseSource) -> Question | None:
         """Average gradients of all users at the iterate."""
-        del noise
         p, problem = self.parameters, self.plan.problem
         if state.round == p.rounds:
             return None

@@ -112,7 +112,6 @@ class WinsorisedERM(InPhases[WinsorisedERMParameters]):
 
     def request(self, state: WinsorisedERMState, noise: NoiseSource) -> Question | None:
         """Average gradients of all users of the phase."""
-        del noise
         if state.round == self._ends[-1]:
             return None
         phase, problem = self.parameters.phases[self.phase_index(state.round)], self.plan.problem

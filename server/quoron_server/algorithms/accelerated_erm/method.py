@@ -131,7 +131,6 @@ class AcceleratedERMParameters(Parameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless everybody is asked or batches are public."""
-        del problem
         secret = (Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS) if self.sampling == "without-replacement" else ()
         return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
 

@@ -472,7 +472,6 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
 
 def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
-    del inputs
     smoothed, family, place = found.of
     radius = smoothed.radius
     phases: list[Phase] = []

@@ -147,7 +147,6 @@ class LocalModel(OfPlan[LocalModelParameters]):
 
     def request(self, state: LocalModelState, noise: NoiseSource) -> Question | None:
         """Return a report of the gradient at y_t from this interaction's users."""
-        del noise
         p = self.parameters
         if state.round == p.rounds:
             return None
@@ -167,7 +166,6 @@ class LocalModel(OfPlan[LocalModelParameters]):
 
     def update(self, state: LocalModelState, answers: Answers, noise: NoiseSource) -> Update[LocalModelState]:
         """Find the centre, or step."""
-        del noise
         p, seeking, d = self.parameters, self.parameters.seeks(state.round), len(state.point)
         if seeking:
             counts = local.count_bits(answers.values, answers.answered, self._coordinates(state), padded(d))

@@ -82,12 +82,10 @@ class FilteredParameters(LocalisedParameters):
 
     def mechanism(self, phase: Phase) -> object:
         """Return the filter, which every phase has."""
-        del phase
         return self.filter
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        del problem
         return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
 
 

@@ -191,7 +191,6 @@ def verify(plan: RunPlan) -> None:
 
 def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of all releases: a user is in every one of them."""
-    del adjacency
     mus = recounted_mus(p, problem)
     lack = total_variation(gaussians=len(mus) * problem.dimension)
     return (Pair.gaussian(sensitivity_recount.together(*mus), lack),)

@@ -78,7 +78,6 @@ class CoordinateMedianParameters(LocalisedParameters):
 
     def mechanism(self, phase: Phase) -> object:
         """Return the median, which every phase has."""
-        del phase
         return self.median
 
 
@@ -93,7 +92,6 @@ class CoordinateMedian(Rule):
 
         The test statistic is B minus the score.
         """
-        del noise, round_
         p = self.parameters
         present = usable(answers.values, answers.answered)
         rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)

@@ -83,7 +83,6 @@ class Rule(ABC):
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Return whether phase number `phase`, with this test statistic, may release: always."""
-        del tally, noise, phase
         return True
 
 
@@ -118,7 +117,6 @@ class LocalisedSGD(InPhases[ContractingPhases]):
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
         """Return what is asked about the current iterate."""
-        del noise
         return None if state.round == self._ends[-1] else self._ask(state.round, state.iterate)
 
     def _next_users(self, round_: int, point: Vector) -> Question:
@@ -182,7 +180,6 @@ class PlainMean(Rule):
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
-        del noise
         with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
             lengths = np.sqrt(np.sum(answers.values**2, axis=1))
         usable = answers.answered & (lengths <= self.longest)

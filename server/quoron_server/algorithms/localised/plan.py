@@ -424,7 +424,6 @@ def verify(plan: RunPlan) -> None:
 
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-    del adjacency
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
     mus = (sensitivity_recount.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)

@@ -142,7 +142,6 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[float]:
 
     The choices of a range are charged separately, for any participation.
     """
-    del problem
     return [sensitivity_recount.rows(1.0, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 

@@ -185,7 +185,6 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 def moves(p: NoisySGDParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of a mean of rows that are cut to a fixed length."""
-    del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []
     return [sensitivity_recount.rows(p.clip_norm, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds

@@ -357,7 +357,6 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[float]:
 
     In one epoch as loud as the loudest.
     """
-    del problem
     if p.adaptive is not None:
         return []
     noise = p.noise

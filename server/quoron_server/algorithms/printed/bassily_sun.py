@@ -353,7 +353,6 @@ class PrintedLocalModel(PrintedParameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Each user sends two reports, and who sends them reveals nothing."""
-        del problem
         reports = Kind.TWO_REPORTS if self.interactions == 2 else Kind.ONE_REPORT
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
@@ -480,7 +479,6 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
 
     def request(self, state: LocalSCOState, noise: NoiseSource) -> Question | None:
         """Return lines 3 to 6: a fresh batch of n₀ users, and a report of each one's average gradient at θ_t^md."""
-        del noise
         p, problem = self.parameters, self.plan.problem
         if state.round == p.steps * p.interactions:
             return None
@@ -498,7 +496,6 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
 
     def update(self, state: LocalSCOState, answers: Answers, noise: NoiseSource) -> Update[LocalSCOState]:
         """Return the crude mean of Algorithm 3, or lines 7 to 9."""
-        del noise
         p, t, d = self.parameters, state.round // self.parameters.interactions, len(state.point)
         if p.seeks(state.round):
             counts = local.count_bits(answers.values, answers.answered, self._groups(t), padded(d))

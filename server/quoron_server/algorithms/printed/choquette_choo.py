@@ -87,7 +87,6 @@ class PrintedSRGD(PrintedParameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """True gradients, as nothing is clipped; who does not answer adds zero."""
-        del problem
         return Assumption(Kind.TRUE_GRADIENTS), Assumption(Kind.ABSENT_IS_ZERO, (self.batch_size,))
 
 
@@ -119,7 +118,6 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
 
     def request(self, state: SRGDState, noise: NoiseSource) -> Question | None:
         """Each user's η_t ∇f(x_t, d) - η_{t-1} ∇f(x_{t-1}, d), over batch t."""
-        del noise
         t, size = state.round, self.parameters.batch_size
         if t == self.parameters.rounds:
             return None

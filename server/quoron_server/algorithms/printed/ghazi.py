@@ -11,9 +11,10 @@ halt ends the run. log is the natural logarithm. The recommended, repaired algor
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from scipy.special import expit
@@ -35,7 +36,7 @@ from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import CONTRACTION, DOMINANT, ContractingPhases, PrintedParameters
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 FILTERED, MEDIAN = "filtered-sgd", "median-sgd"
@@ -112,26 +113,19 @@ class State:
 
 
 Stepped = tuple[State, dict[str, Any]]  # and diagnostics
+Numbers = TypeVar("Numbers", bound=PhasesAsPrinted)
 
 
-class Phase(Protocol):
-    """One phase: SGD over batches of B users, and what it returns."""
+class Localisation(InPhases[Numbers]):
+    """Algorithm 1 as `Filter` (Algorithm 2), Algorithm 5 as `Medians` (Algorithms 6 to 8)."""
 
+    @abstractmethod
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
-        """Carry out step t; the state after it, and diagnostics."""
+        """Carry out step t of phase s; the state after it, and diagnostics."""
 
+    @abstractmethod
     def result(self, state: State, rounds: int) -> Vector:
         """Return x̄."""
-
-
-class Localisation(InPhases[PhasesAsPrinted]):
-    """Algorithm 1 with `Filter` (Algorithm 2), Algorithm 5 with `Medians` (Algorithms 6 to 8)."""
-
-    kind = PhasesAsPrinted
-
-    def __init__(self, plan: RunPlan, phase: Phase) -> None:
-        super().__init__(plan)
-        self.phase = phase
 
     def init(self) -> State:
         """x_0 = 0."""
@@ -140,7 +134,6 @@ class Localisation(InPhases[PhasesAsPrinted]):
 
     def request(self, state: State, noise: NoiseSource) -> Question | None:
         """q_t(Z) = (1/m) Σ_{z in Z} ∇f(x_{t-1}; z) of the next B unused users."""
-        del noise
         if state.halted or state.round == self._ends[-1]:
             return None
         problem, first = self.plan.problem, state.round * self.parameters.cohort_size
@@ -151,12 +144,12 @@ class Localisation(InPhases[PhasesAsPrinted]):
         """One step of the phase; after its last one, x_s = x̄_s + ζ_s."""
         s = self.phase_index(state.round)
         phase, public = self.parameters.phases[s], {"phase": s}
-        after, diagnostics = self.phase.step(state, answers, noise, s, phase.step_size)
+        after, diagnostics = self.step(state, answers, noise, s, phase.step_size)
         if after.halted:
             return Update(replace(after, iterate=state.released), (), public | {"halted": True}, diagnostics)
         if after.round < self._ends[s]:
             return Update(after, (), public, diagnostics)
-        x = phase.noise.release(self.phase.result(after, phase.rounds), noise.stream("release", s))
+        x = phase.noise.release(self.result(after, phase.rounds), noise.stream("release", s))
         ended = State(after.round, x, x, np.zeros_like(x), 0, False)
         return Update(ended, (phase.entry(s),), public | {"halted": False}, diagnostics)
 
@@ -169,15 +162,14 @@ class Localisation(InPhases[PhasesAsPrinted]):
         return state.iterate
 
 
-class Filter:
+class Filter(Localisation[FilterAsPrinted]):
     """Algorithm 2: SGD whose users are filtered by their noisy concentration scores."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.p, self.domain = plan.parameters_of(FilterAsPrinted), plan.problem.domain
+    kind = FilterAsPrinted
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Filter out every user with κ + ν ≤ F (lines 5 to 16), halt (17, 18) or step along the others' mean."""
-        p = self.p
+        p = self.parameters
         around = LaplaceThreshold(p.cutoff_scale, p.cutoff)
         cutoff = float(around.limits(1, noise.stream("cutoff", s))[0]) * around.grid  # ĉ = c + Lap(4/ε)
         if cutoff <= 0:  # √ĉ is not defined, and count ≥ ĉ at the first user
@@ -191,7 +183,7 @@ class Filter:
         if after.count >= cutoff or not decided.kept.any():  # which only grows, or shrinks, within a batch
             return replace(after, halted=True), seen | score_summary(decided.score_bounds)
         gradient = concentration.filtered_mean(answers.values, decided.kept)
-        x = self.domain.project(state.iterate - step_size * gradient)
+        x = self.plan.problem.domain.project(state.iterate - step_size * gradient)
         return replace(after, iterate=x, total=state.total + x), seen | score_summary(decided.score_bounds)
 
     def result(self, state: State, rounds: int) -> Vector:
@@ -199,18 +191,17 @@ class Filter:
         return state.total / rounds
 
 
-class Medians:
+class Medians(Localisation[MediansAsPrinted]):
     """Algorithm 6: SGD on means held near medians (Algorithm 7), returned if every test passes (Algorithms 3 and 8)."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.p, self.domain = plan.parameters_of(MediansAsPrinted), plan.problem.domain
+    kind = MediansAsPrinted
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Step along Algorithm 7's estimate, and test the batch's concentration."""
-        p, present = self.p, usable(answers.values, answers.answered)
+        p, present = self.parameters, usable(answers.values, answers.answered)
         rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)
         gradient = debiased_mean(rows, p.trim, 1 / p.temperature)  # Algorithm 7 with ς = 1/τ
-        x = self.domain.project(state.iterate - step_size * gradient)
+        x = self.plan.problem.domain.project(state.iterate - step_size * gradient)
         scores = cohort_scores(rows, present, p.temperature, norm="linf")
         score = math.fsum(scores) / p.cohort_size  # (15)
         passed = self.above_threshold(score, noise, s, state.round)
@@ -220,8 +211,8 @@ class Medians:
 
     def above_threshold(self, score: float, noise: NoiseSource, s: int, round_: int) -> bool:
         """Algorithm 3: a_t = ⊤ unless s_t + ν_t < Δ̂ = v - Lap(2/ε'), one Δ̂ for the phase."""
-        test = LaplaceThreshold(self.p.query_scale, self.p.threshold)
-        shared = noise.stream("threshold", s).laplace_steps(self.p.threshold_scale / test.grid, 1)
+        test = LaplaceThreshold(self.parameters.query_scale, self.parameters.threshold)
+        shared = noise.stream("threshold", s).laplace_steps(self.parameters.threshold_scale / test.grid, 1)
         limit = test.limits(1, noise.stream("query", round_)) - shared
         return bool((concentration.grid(np.array([score]), test.grid) > limit)[0])
 
@@ -558,13 +549,13 @@ FILTER_AS_PRINTED = Printed(
     options=FilterOpen,
     parameters=FilterAsPrinted,
     planner=plan_filter,
-    maker=lambda plan: Localisation(plan, Filter(plan)),
+    maker=Filter,
     # No theorem: outlier-filter#f1 needs a Laplace scale that does not depend on the secret cutoff.
 )
 MEDIANS_AS_PRINTED = Printed(
     options=MediansOpen,
     parameters=MediansAsPrinted,
     planner=plan_medians,
-    maker=lambda plan: Localisation(plan, Medians(plan)),
+    maker=Medians,
     epsilon=medians_epsilon,
 )

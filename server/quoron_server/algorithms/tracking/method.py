@@ -377,7 +377,6 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
         """Return the second moment, then gradients at x, then weighted differences of two, each less the centre."""
-        del noise
         p = self.parameters
         if state.round == p.rounds:
             return None

@@ -321,7 +321,6 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
     def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
         """Of everybody: moment and gradient at 0, in one question or in parts; gradients; at the end two losses."""
-        del noise
         p, features = self.parameters, self._contrasts.features
         if state.round == p.rounds:
             return None

@@ -129,7 +129,6 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 def moves(p: WhitenedParameters, problem: Problem) -> list[float | None]:
     """min-cohort#q4: of the vote. Gradients tell their counts themselves."""
-    del problem
     vote = sensitivity_recount.rows(1.0, p.cohort_size, "replace-one") / p.vote_scale
     return [*[None] * (p.first + p.gradients), vote]
 
