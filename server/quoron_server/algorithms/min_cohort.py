@@ -249,11 +249,13 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Count
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 
 
-def verify_min_cohort(plan: RunPlan) -> None:
-    """The promise pays for its minimum cohort, too, if it has one; VerificationError.
+def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
+    """The promise pays for its minimum cohort, too, if it has one, of an otherwise verified plan; VerificationError.
 
-    Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
-    the run is asked of the pair of both.
+    Of counts with Gaussian noise: none is finer, as drawn, than what its round leaves and ε_q pays for; what they cost
+    beside the run is asked of the pair of both. `moves` counts again how far a user moves each round: by staying away
+    and one in the count, no farther than by being another. So it asks neither what a plan declares of that, nor the
+    algorithm that claims the room.
     """
     promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none":
@@ -270,19 +272,9 @@ def verify_min_cohort(plan: RunPlan) -> None:
             f"Expected counts that are paid for exactly by minimum cohort.epsilon > 0, got {min_cohort}."
         )
     min_cohorts.verify(min_cohort, promise.epsilon, promise.delta, cohorts, participations=participations)
-
-
-def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
-    """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
-
-    `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
-    another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
-    """
-    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
-    if min_cohort is None or promise.trust_model == "none" or min_cohort.count_scale:
+    if min_cohort.count_scale:
         return
-    cohorts = plan.schedule.cohorts
-    participation = plan.count_leakage() or (_NOTHING,) * len(cohorts)
+    participation = participation or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
     left: Sequence[float | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)

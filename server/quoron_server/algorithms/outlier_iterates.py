@@ -322,19 +322,17 @@ def verify(plan: RunPlan) -> None:
     single = all(phase.users == 1 for phase in p.phases)
     if plan.guarantee.trust_model == "central-broadcast" and not single:
         raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")
-    for phase in p.phases:
-        _verify_phase(phase, p.cohort_size, plan)
-
-
-def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
     dimension = plan.problem.dimension
-    mean = phase.release.mean
-    if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
-        raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
-    if not isinstance(phase.release, OneShot):
-        raise VerificationError(f"Expected a lottery, got {phase.release}.")
-    verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
-    verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
+    for phase in p.phases:
+        mean = phase.release.mean
+        if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == p.cohort_size):
+            raise VerificationError(
+                f"Expected 1 <= averaged <= users, a positive step and {p.cohort_size} chains, got {phase}."
+            )
+        if not isinstance(phase.release, OneShot):
+            raise VerificationError(f"Expected a lottery, got {phase.release}.")
+        verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
+        verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 
 def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:

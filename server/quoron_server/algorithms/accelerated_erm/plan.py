@@ -407,28 +407,24 @@ def verify(plan: RunPlan) -> None:
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
-        _verify_numbers(plan.problem, p, phase)
+        search.require_of(
+            NAME,
+            phase,
+            ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
+            ("as many rounds as its stages have", phase.rounds == sum(phase.stages)),
+            ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
+            ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
+            ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
+            (f"radius in {RADII}", RADII[0] < phase.radius < RADII[1]),
+            (
+                "smoothing exactly where the loss is not smooth",
+                (p.smoothing is None) == (plan.problem.smoothness is not None),
+            ),
+            ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
+            ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
+            ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
+        )
         verify_privacy(plan, p.sampling, phase)
-
-
-def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
-    search.require_of(
-        NAME,
-        phase,
-        ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
-        ("as many rounds as its stages have", phase.rounds == sum(phase.stages)),
-        ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
-        ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
-        ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
-        (f"radius in {RADII}", RADII[0] < phase.radius < RADII[1]),
-        (
-            "smoothing exactly where the loss is not smooth",
-            (p.smoothing is None) == (problem.smoothness is not None),
-        ),
-        ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
-        ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
-        ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
-    )
 
 
 def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) -> None:
