@@ -36,7 +36,6 @@ from quoron_server.algorithms.localised.method import (
     LocalisedParameters,
     LocalisedSGD,
     Phase,
-    Rule,
 )
 from quoron_server.algorithms.localised.plan import (
     Geometry,
@@ -81,11 +80,10 @@ class CoordinateMedianParameters(LocalisedParameters):
         return self.median
 
 
-class CoordinateMedian(Rule):
+class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
     """The rule of Algorithms 6 to 8: a mean held near the median, and the least concentration score of the phase."""
 
-    def __init__(self, parameters: CoordinateMedianParameters) -> None:
-        self.parameters = parameters
+    kind = CoordinateMedianParameters
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the debiased mean; a user without an answer is zero in it, and isolated in the score.
@@ -237,7 +235,7 @@ INFO = AlgorithmInfo(
     planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing, inputs=_Inputs),
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
-    maker=lambda plan: LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters))),
+    maker=CoordinateMedian,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=against_mean),

@@ -38,7 +38,6 @@ from quoron_server.algorithms.averaged_sgd import (
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import (
     LocalisedParameters,
-    LocalisedSGD,
     Phase,
     PhasedParameters,
     PlainMean,
@@ -436,12 +435,6 @@ def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     return [once for once, rounds in found for _ in range(rounds)]
 
 
-def make(plan: RunPlan) -> LocalisedSGD:
-    """Return the algorithm of a plan."""
-    cohort = plan.parameters_of(PhasedParameters).cohort_size
-    return LocalisedSGD(plan, PlainMean(lambda round_: cohort, plan.problem.lipschitz))
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
@@ -460,7 +453,7 @@ INFO = AlgorithmInfo(
     parameters=PhasedParameters,
     planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing),
     verifier=verify,
-    maker=make,
+    maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),
     no_black_boxes=ITERATES,
 )
