@@ -33,7 +33,6 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
@@ -44,7 +43,7 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
+from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, trivial_risk
 from quoron_server.algorithms.printed import lowy_iterates
@@ -53,7 +52,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
 _Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
 _Answer = TypeVar("_Answer")
 
@@ -322,12 +320,12 @@ def verify(plan: RunPlan) -> None:
     single = all(phase.users == 1 for phase in p.phases)
     if plan.guarantee.trust_model == "central-broadcast" and not single:
         raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")
-    dimension = plan.problem.dimension
+    chains, dimension = p.cohort_size, plan.problem.dimension
     for phase in p.phases:
         mean = phase.release.mean
-        if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == p.cohort_size):
+        if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
             raise VerificationError(
-                f"Expected 1 <= averaged <= users, a positive step and {p.cohort_size} chains, got {phase}."
+                f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}."
             )
         if not isinstance(phase.release, OneShot):
             raise VerificationError(f"Expected a lottery, got {phase.release}.")

@@ -17,7 +17,6 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
@@ -51,8 +50,6 @@ from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-
-Lengths = NDArray[np.int64]
 
 RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
 LARGEST_ROUNDS = 512
@@ -114,7 +111,7 @@ class Family:
             yield draft, stages, acsa.Shape(float(strengths[place]), float(smoothnesses[place]))
 
 
-def lengths(rounds: int, steps: tuple[Step, ...]) -> Lengths:
+def lengths(rounds: int, steps: tuple[Step, ...]) -> acsa.Lengths:
     """N_1 .. N_S of a phase of so many rounds for each step; zeros behind the last; shape (K, S)."""
     every = [acsa.stage_lengths(rounds, step.stages, step.growth) for step in steps]
     most = max(map(len, every))
