@@ -8,14 +8,13 @@ What a promise rests on beside its numbers are `Assumption`s: kinds that rules r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Adjacency
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, Schedule, gradients
 
@@ -90,24 +89,10 @@ def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """How far one user moves the mean of a round, in deviations of its noise, counted again by its scales.
-
-    What rounding to the noise's grid adds is left out: it is added to the whole, count and all.
-    """
-
-    replaced: float  # by being another
-    away: float  # by staying away
-
-    @classmethod
-    def of(cls, far: Callable[[Adjacency], float]) -> "Moves":
-        """By how `far` either adjacency moves it."""
-        return cls(far("replace-one"), far("zero-out"))
-
-
-@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
+
+    rests_on: ClassVar[tuple[Assumption, ...]] = ()  # of any numbers: what a promise of them rests on
 
     @abstractmethod
     def stretches(self, problem: Problem) -> Iterable[Rounds]:
@@ -128,12 +113,10 @@ class Parameters(ABC):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Return what a promise of these numbers rests on."""
-        del problem
-        return ()
+        return self.rests_on
 
     def separate(self, problem: Problem) -> bool:
         """Whether every round releases fresh Gaussian noise alone, of everybody, and is as much μ-GDP as the others."""
-        del problem
         return False
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
@@ -150,6 +133,7 @@ class ContractingPhases(Parameters):
     """Numbers of a run in phases of SGD steps that bring no two iterates farther apart, `cohort_size` users a step."""
 
     __slots__ = ()
+    rests_on = CONTRACTION  # non-expansive steps, and participation that tells nothing of the iterates
     phases: Sequence[Any]  # with `rounds`, `noise` and `entry`
     if TYPE_CHECKING:
 
@@ -168,11 +152,6 @@ class ContractingPhases(Parameters):
             made = RoundRelease(self.mechanism(phase), phase.entry(index), tested=halts, at_end=True)
             yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,))
 
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and participation that tells nothing of the iterates."""
-        del problem
-        return CONTRACTION
-
 
 @dataclass(frozen=True, slots=True)
 class PrintedParameters(Parameters):
@@ -182,6 +161,10 @@ class PrintedParameters(Parameters):
     delta: float
     filled_in: tuple[str, ...]  # constants that the paper leaves open, and what stands for them here
     void: tuple[str, ...]  # conditions of the paper's own lemmas that these numbers break, and steps without a proof
+
+    def judged(self, conditions: Iterable[tuple[bool, str]]) -> Self:
+        """Return the same, void by the sentences of those of the paper's conditions that do not hold."""
+        return replace(self, void=tuple(sentence for holds, sentence in conditions if not holds))
 
     def remarks(self) -> tuple[str, ...]:
         """Return the paper's claim, the constants that were filled in and the void conditions, a sentence each."""

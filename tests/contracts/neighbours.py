@@ -21,8 +21,8 @@ from quoron_server.algorithms.min_cohort import WithMinCohort
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round import OneRoundLeastSquares
-from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
-from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
+from quoron_server.algorithms.outlier_gd import OutlierGD, OutlierGDParameters
+from quoron_server.algorithms.outlier_iterates import OutlierIterates
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised import WinsorisedERM

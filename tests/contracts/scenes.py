@@ -54,7 +54,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "mean-sgd": {"rounds": 5, "rate": 0.1},
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
-    "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
+    "winsorised-erm/zero-out": {"rounds": 5},
     "local-model": {"rounds": 6, "estimator": "tracking"},
     "local-model/range": {"rounds": 6, "estimator": "range"},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
@@ -107,7 +107,7 @@ PROBLEMS = {
 }
 # Of variants that promise another adjacency than their algorithm usually does.
 ADJACENCIES: dict[str, Adjacency] = {
-    "recentred-sgd/zero-out": "zero-out",
+    **dict.fromkeys(("recentred-sgd/zero-out", "winsorised-erm/zero-out"), "zero-out"),
     **dict.fromkeys(("dp-sgd-poisson/replaced", "dp-sgd-poisson/replaced-adaptive"), "replace-one"),
 }
 

@@ -89,8 +89,7 @@ BOTH = [
 @pytest.mark.parametrize(("name", "adjacency"), BOTH)
 def test_the_other_adjacency_rests_on_the_same(name: str, adjacency: Any) -> None:
     info = ALGORITHMS[name.partition("/")[0]]
-    named = {"adjacency": adjacency} if info.takes("adjacency") else {}
-    options = info.options(**SMALL.get(name, {}), **named)
+    options = info.options(**SMALL.get(name, {}))
     plan = info.plan(PROBLEMS.get(name, PROBLEM), replace(PRIVACY, adjacency=adjacency), options, "calibrated", 7)
     assert plan.guarantee.adjacency == adjacency
     assert plan.guarantee.assumptions == make_plan(name).guarantee.assumptions

@@ -23,7 +23,6 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import min_cohort as min_cohorts
 from quoron_server.algorithms.localised.filtered import OutlierFilter
-from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.min_cohort import MET, NOT_MET, WithMinCohort
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.one_epoch.method import SRGD, AcceleratedSRGD
@@ -377,9 +376,8 @@ def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles
 def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
     info = ALGORITHMS["filtered-sgd"]
     plan = info.plan(PROBLEM, PRIVACY, info.options(step_size=3.0), "calibrated", 7)  # whose crowds come near the limit
-    kind = plan.parameters.filter
-    lower = replace(plan.parameters, filter=replace(kind, threshold=0.7 * kind.threshold))
-    broken = LocalisedSGD(plan, OutlierFilter(lower))
+    broken = OutlierFilter(plan)
+    broken.test = replace(broken.test, threshold=0.7 * broken.test.threshold)
     assert "the plan charges" in first_complaint(broken, "filtered-sgd")
 
 

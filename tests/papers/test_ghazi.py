@@ -355,7 +355,7 @@ def test_a_phase_of_median_sgd_that_fails_a_test_releases_its_initial_point_with
 
 def test_a_batch_whose_score_is_below_the_noisy_threshold_fails_and_one_above_passes() -> None:
     algorithm = ghazi.Medians(small("median-sgd"))
-    algorithm.p = p = replace(algorithm.p, threshold=50.0)
+    algorithm.parameters = p = replace(algorithm.parameters, threshold=50.0)
     for round_ in range(40):
         noise, test = SeededNoise(round_), LaplaceThreshold(p.query_scale, p.threshold)
         shared = noise.stream("threshold", 0).laplace_steps(2.0**19, 1)[0] * test.grid  # Lap(2/ε'), half of Lap(4/ε')

@@ -73,19 +73,6 @@ def largest(problem: Problem) -> float:
     return problem.domain.norm_bound(problem.dimension) * (1 + 1e-9)
 
 
-def handed_on(
-    answers: Answers, whole: Chains, start: Vector, problem: Problem
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
-    """Return where each chain continues, its mean iterate of this pass, and which chains are unbroken.
-
-    A row that no local pass can produce breaks its own chain: the chain's clients get `start` from then on.
-    """
-    sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
-    whole = whole & answers.answered & sane
-    values = np.where(whole[:, None, None], answers.values, 0.0)
-    return np.where(whole[:, None], problem.domain.project(values[:, 0]), start), values[:, 1], whole
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainState:
     """Everything between two rounds."""
@@ -109,7 +96,6 @@ class ChainSGD(InPhases[P]):
 
     def request(self, state: ChainState, noise: NoiseSource) -> Question | None:
         """One local pass of the next user of every chain, broken or not: nobody sees from the schedule which are."""
-        del noise
         if state.halted or state.round == self._ends[-1]:
             return None
         chains, problem = len(state.iterates), self.plan.problem
@@ -118,11 +104,16 @@ class ChainSGD(InPhases[P]):
         return Question(state.round, cohort, LocalSGD(state.iterates, step_size, problem.domain))
 
     def update(self, state: ChainState, answers: Answers, noise: NoiseSource) -> Update[ChainState]:
-        """Hand the iterates on; at the end of a phase, its release."""
-        index, phase = self.phase_index(state.round), self._phase(state)
+        """Hand the iterates on; at the end of a phase, its release.
+
+        A row that no local pass can produce breaks its own chain: its clients get the phase's start from then on.
+        """
+        index, phase, problem = self.phase_index(state.round), self._phase(state), self.plan.problem
         left = int(self._ends[index]) - state.round
-        iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
-        averages = state.averages + means / phase.averaged if left <= phase.averaged else state.averages
+        whole = state.whole & answers.answered & (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
+        values = np.where(whole[:, None, None], answers.values, 0.0)
+        iterates = np.where(whole[:, None], problem.domain.project(values[:, 0]), state.released)
+        averages = state.averages + values[:, 1] / phase.averaged if left <= phase.averaged else state.averages
         moved = replace(state, round=state.round + 1, iterates=iterates, averages=averages, whole=whole)
         private: dict[str, float] = {"broken_chains": int(np.sum(~whole))}
         if left > 1:

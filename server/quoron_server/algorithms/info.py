@@ -12,7 +12,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.references import Origin
-from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
+from quoron_server.parameters import Assumption, Parameters, PrintedParameters
 from quoron_server.plan import Constants, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
@@ -177,7 +177,6 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
     So, too, of local reports: a client holds an adversarial coordinator to (ε, δ), under which that may ask for bits
     where vectors with Gaussian noise were planned.
     """
-    del parameters, problem, adjacency
     return ()
 
 
@@ -199,8 +198,10 @@ class Promises:
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
     pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
     counting: Counting = Counting()
-    # How far a user moves each round whose mean leaves room for a count, under replace-one and without coins.
-    moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = lambda *_: ()
+    # How far a user who is replaced moves each round whose mean leaves room for a count, under replace-one and without
+    # coins: in deviations of its noise, counted again by its scales. By staying away a user moves it half as far. What
+    # rounding to the noise's grid adds is left out: it is added to the whole, count and all.
+    moves: "Callable[[Any, Problem], Sequence[float | None]]" = lambda *_: ()
     trust_models: tuple[TrustModel, ...] = ("central-broadcast",)  # several: `verifier` tells them apart; usual first
     adjacency: tuple[Adjacency, ...] = ("replace-one",)
     # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.

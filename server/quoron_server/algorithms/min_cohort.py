@@ -27,11 +27,10 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms import search
-from quoron_server.parameters import Kind, Moves
+from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage
@@ -239,7 +238,7 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Count
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
-    delta = privacy.delta - search.slack(privacy.epsilon, gaussians=rounds + 1)
+    delta = privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
         return counting.room(parameters, problem, epsilon, delta)
@@ -250,11 +249,13 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Count
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 
 
-def verify_min_cohort(plan: RunPlan) -> None:
-    """The promise pays for its minimum cohort, too, if it has one; VerificationError.
+def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
+    """The promise pays for its minimum cohort, too, if it has one, of an otherwise verified plan; VerificationError.
 
-    Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
-    the run is asked of the pair of both.
+    Of counts with Gaussian noise: none is finer, as drawn, than what its round leaves and ε_q pays for; what they cost
+    beside the run is asked of the pair of both. `moves` counts again how far a user moves each round: by staying away
+    and one in the count, no farther than by being another. So it asks neither what a plan declares of that, nor the
+    algorithm that claims the room.
     """
     promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none":
@@ -271,21 +272,11 @@ def verify_min_cohort(plan: RunPlan) -> None:
             f"Expected counts that are paid for exactly by minimum cohort.epsilon > 0, got {min_cohort}."
         )
     min_cohorts.verify(min_cohort, promise.epsilon, promise.delta, cohorts, participations=participations)
-
-
-def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
-    """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
-
-    `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
-    another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
-    """
-    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
-    if min_cohort is None or promise.trust_model == "none" or min_cohort.count_scale:
+    if min_cohort.count_scale:
         return
-    cohorts = plan.schedule.cohorts
-    participation = plan.count_leakage() or (_NOTHING,) * len(cohorts)
+    participation = participation or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
-    left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
+    left: Sequence[float | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)
     if not len(participation) == len(left) == len(cohorts):
         raise VerificationError(f"Expected participation of {len(cohorts)} rounds, got {participation}.")
@@ -296,7 +287,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
         if given.released:
             _verify_told(plan, round_, given)
         elif given.mu and own is not None:
-            room = own.replaced**2 - own.away**2
+            room = own**2 - (own / 2) ** 2
         deviation = min_cohort.deviation(0.0 if given.released else given.mu)
         if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
             raise VerificationError(

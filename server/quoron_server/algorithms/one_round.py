@@ -96,7 +96,6 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
 
     def request(self, state: OneRoundState, noise: NoiseSource) -> Question | None:
         """Everybody's moment."""
-        del noise
         if state.round == 1:
             return None
         p, d = self.parameters, self.plan.problem.dimension

@@ -29,7 +29,6 @@ from quoron_server.algorithms.min_cohort import (
     WithMinCohort,
     left_by_min_cohort,
     told_too_much,
-    verify_counts,
     verify_min_cohort,
     with_min_cohort,
     with_public_participation,
@@ -254,7 +253,6 @@ class Registered(AlgorithmInfo):
             _beside("a data quality check", plan, promise.data_quality, self._gaussian(rest))
         else:
             self._check_promise(plan)
-            verify_min_cohort(plan)
             alone = own.without("servers")
             alone = replace(alone, problem=alone.problem.without_beliefs())
             self.verifier(alone)
@@ -265,7 +263,7 @@ class Registered(AlgorithmInfo):
                 search.require_spent(alone, [replace(pair, mu=claimed) for pair in pairs])
             if promise.servers is not None:
                 two_servers.verify(plan)
-            verify_counts(plan, self.promises.moves)
+            verify_min_cohort(plan, self.promises.moves)
         if promise.trust_model != "none":
             search.require_spent(own, self._pairs(own))
             search.require_spent(plan, self._pairs(plan))

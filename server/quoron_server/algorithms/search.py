@@ -19,7 +19,6 @@ from quoron_client.protocol.domains import Box
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.errors import require as require_all
-from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.info import Chosen, no_better
 from quoron_server.plan import MOST_EPSILON, Cost, Privacy, RunPlan
@@ -36,11 +35,6 @@ A = TypeVar("A")  # options
 
 NEAR = 1.05  # times the least predicted risk counts as about as good
 SINGLY = 16  # rounds up to which a limit on them tries every number
-
-
-def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
-    """Return what the total variation of so many samples adds to δ (docs/privacy/noise.md)."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=gaussians, laplaces=laplaces)
 
 
 def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int = 0) -> float:

@@ -30,7 +30,7 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModel, averaging, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
@@ -46,7 +46,7 @@ from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, rep
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -112,7 +112,6 @@ class WinsorisedERM(InPhases[WinsorisedERMParameters]):
 
     def request(self, state: WinsorisedERMState, noise: NoiseSource) -> Question | None:
         """Average gradients of all users of the phase."""
-        del noise
         if state.round == self._ends[-1]:
             return None
         phase, problem = self.parameters.phases[self.phase_index(state.round)], self.plan.problem
@@ -153,17 +152,15 @@ class WinsorisedERMOptions:
     step_size: float | None = None
     regularisation: float | None = None  # λ of phases after the first
     radius: float | None = None  # h, from public knowledge
-    adjacency: Adjacency = "replace-one"
 
 
 Inputs = PlanInputs[WinsorisedERMOptions]
 
 
 def _chosen(inputs: Inputs, found: Candidate[tuple[Phase, ...]]) -> Chosen:
-    options, phases = inputs.options, found.of
+    phases, adjacency = found.of, inputs.privacy.adjacency or "replace-one"
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
-    numbers = WinsorisedERMParameters(options.adjacency, phases, mu * (1 + 1e-12))
-    return Chosen(numbers, found.risk, adjacency=options.adjacency)
+    return Chosen(WinsorisedERMParameters(adjacency, phases, mu * (1 + 1e-12)), found.risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
@@ -217,14 +214,15 @@ def _check(inputs: Inputs) -> None:
     search.require_options(inputs.options, "regularisation", above=False)
 
 
-def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: int, mu: float) -> WinsorisedMean:
+def _mean(inputs: Inputs, users: int, rounds: int, mu: float) -> WinsorisedMean:
     """Return the mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
+    problem, adjacency = inputs.problem, inputs.privacy.adjacency or "replace-one"
     length, failure = padded(problem.dimension), FAILURE / rounds
     deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)  # a coordinate's, which is about normal
     reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
     reach = min(problem.lipschitz, reach)
     bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
-    ends = 2 if options.adjacency == "replace-one" else 1
+    ends = 2 if adjacency == "replace-one" else 1
     # private-mean#m4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
     epsilon = range_epsilon(users=users, bins=bins, choices=length, failure=failure / 2)
     left = mu**2 - length * bounded_range_mu(epsilon * ends / 2) ** 2
@@ -234,17 +232,11 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
     return WinsorisedMean.for_mu(
         users=users,
         crude=crude,
-        half_width=options.radius or (DEVIATIONS + BIN_WIDTH) / DEVIATIONS * deviation,
+        half_width=inputs.options.radius or (DEVIATIONS + BIN_WIDTH) / DEVIATIONS * deviation,
         mu=mu,
         dimension=problem.dimension,
-        adjacency=options.adjacency,
+        adjacency=adjacency,
     )
-
-
-def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
-    """Return μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
-    delta = privacy.delta * (1 - 1e-9) - search.slack(privacy.epsilon, gaussians=rounds * padded(problem.dimension))
-    return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[tuple[Phase, ...]]]:
@@ -255,11 +247,12 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[tuple[Phase, ...]]]:
         users = problem.users // number
         for total in totals:
             counts = [total // number + (total % number if k == 0 else 0) for k in range(number)]
-            mu = _total_mu(problem, privacy, max(counts))
-            if users < 2 or min(counts) < 1 or mu <= 0:
+            if users < 2 or min(counts) < 1:
                 continue
             try:
-                means = [_mean(problem, options, users, each, mu / math.sqrt(each)) for each in counts]
+                left = search.left_of_delta(NAME, privacy, gaussians=max(counts) * padded(problem.dimension))
+                mu = gdp.mu_for(privacy.epsilon, left * (1 - 1e-9))  # of a whole phase
+                means = [_mean(inputs, users, each, mu / math.sqrt(each)) for each in counts]
             except Infeasible:
                 continue
             pulls = [0.0] if number == 1 or curvature is None else [share * curvature for share in PULLS]
@@ -289,29 +282,19 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[tuple[Phase, ...]]]:
 
 def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector:
     """With each step size: where the curvature is known by the exact response of a quadratic, else by a bound."""
-    curvature = problem.beliefs.isotropic
-    variances = [problem.dimension * phase.mean.noise.scale**2 for phase in phases]
-    if curvature is None:
-        models = [
-            PhaseModel(each.rounds, steps, each.suffix, variance)
-            for each, variance in zip(phases, variances, strict=True)
-        ]
-        return np.asarray(excess_risks(problem, models)) + statistical_floor(problem)
-    slowest = problem.beliefs.least_curvature or curvature
-    remaining, scattered = np.array(problem.distance), np.array(0.0)  # along the slowest direction; the rest, squared
-    for each, variance in zip(phases, variances, strict=True):
-        pull = each.regularisation
-        decay, spread = averaging(1 - steps * (curvature + pull), each.rounds, each.suffix)
-        slow, _ = averaging(1 - steps * (slowest + pull), each.rounds, each.suffix)
-        bias = decay + (1 - decay) * pull / (curvature + pull)
-        sampled = (1 - decay) / (curvature + pull)
-        remaining = remaining * np.abs(slow + (1 - slow) * pull / (slowest + pull))
-        scattered = (
-            bias**2 * scattered
-            + sampled**2 * problem.user_deviation**2 / each.users
-            + problem.dimension * (steps * np.sqrt(spread * variance / problem.dimension)) ** 2
+    models = [
+        PhaseModel(
+            each.rounds,
+            steps,
+            each.suffix,
+            step_variance=problem.dimension * each.mean.noise.scale**2,
+            pull=each.regularisation,
+            lasting_variance=problem.user_deviation**2 / each.users,
         )
-    return np.asarray((slowest * remaining**2 + curvature * scattered) / 2)
+        for each in phases
+    ]
+    floor = statistical_floor(problem) if problem.beliefs.isotropic is None else 0.0
+    return np.asarray(excess_risks(problem, models)) + floor
 
 
 INFO = AlgorithmInfo(

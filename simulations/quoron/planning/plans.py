@@ -535,9 +535,10 @@ def _plan(
 
 def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with what other sections say of them where they do not; printed constants leave no choice."""
-    said = {"adjacency": config.privacy.adjacency, "participation": config.problem.participation}
-    known = {} if config.algorithm.constants == "paper" else said
-    return {**given, **{key: v for key, v in known.items() if v is not None and info.takes(key) and key not in given}}
+    share = config.problem.participation
+    if config.algorithm.constants == "paper" or share is None or not info.takes("participation"):
+        return dict(given)
+    return {"participation": share, **given}
 
 
 def _estimated(

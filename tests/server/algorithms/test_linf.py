@@ -24,7 +24,6 @@ from quoron_server.algorithms.localised import filtered
 from quoron_server.algorithms.localised import plan as geometry
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
-from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
@@ -71,7 +70,7 @@ class Separable:
 def slow_median_run(plan: RunPlan, engine: Any) -> tuple[list[np.ndarray], list[float]]:
     """Algorithm 6 as on paper, phase by phase, all released without noise: iterates, and each round's score."""
     p, half_width = plan.parameters, plan.problem.domain.half_width
-    algorithm = LocalisedSGD(plan, CoordinateMedian(p))
+    algorithm = CoordinateMedian(plan)
     x, found, seen = np.zeros(plan.problem.dimension), [], []
     state = algorithm.init()
     for phase in p.phases:
@@ -105,7 +104,7 @@ def test_median_sgd_is_the_algorithm_on_paper(radius) -> None:
     engine = Separable(3, spread=0.5)
     engine.centres[::10] += 5.0  # mean and median apart
     expected, seen = slow_median_run(plan, engine)
-    states = drive(LocalisedSGD(plan, CoordinateMedian(plan.parameters)), engine)
+    states = drive(CoordinateMedian(plan), engine)
     for state, at in zip(states[1:-1], expected[:-1], strict=True):
         np.testing.assert_allclose(state.iterate, at, atol=1e-12)
     assert states[-2].tally == pytest.approx(p.cohort_size - min(seen[:-1]), rel=1e-9)
@@ -122,9 +121,8 @@ def quiet(plan: RunPlan) -> RunPlan:
 def farthest(name: str, plan: RunPlan, seed: int, domain: Any = None) -> float:
     """How far one user's gradient of any size moves later iterates, over what the theorem allows, both in ℓ∞."""
     p = plan.parameters
-    rule = OutlierFilter(p) if name == "filtered-sgd/linf" else CoordinateMedian(p)
     plan = quiet(plan if domain is None else replace(plan, problem=replace(plan.problem, domain=domain)))
-    algorithm = LocalisedSGD(plan, rule)
+    algorithm = OutlierFilter(plan) if name == "filtered-sgd/linf" else CoordinateMedian(plan)
     first = algorithm.request(algorithm.init(), SeededNoise(4))
     assert first is not None
     rng, worst = np.random.default_rng(seed), 0.0
@@ -207,7 +205,7 @@ def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> No
 def test_filters_score_in_the_norm_of_their_plan() -> None:
     plan = make_plan("filtered-sgd/linf")
     p, values = plan.parameters, np.random.default_rng(1).normal(size=(plan.parameters.cohort_size, 3))
-    seen = OutlierFilter(p).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
+    seen = OutlierFilter(plan).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
     exact = scores(values, p.temperature, norm="linf")
     assert seen.diagnostics["score_max"] <= exact.max()
 

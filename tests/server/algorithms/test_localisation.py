@@ -11,7 +11,7 @@ from contracts.scenes import PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms.localised.method import LocalisedSGD, Phase, PlainMean
+from quoron_server.algorithms.localised.method import Phase, PlainMean
 
 
 def drive(algorithm, engine, noise=None):
@@ -52,10 +52,7 @@ def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sens
     other.features[moved] *= sign if sign <= 0 else 1.0
     if sign > 0:
         other.features[moved] = np.roll(other.features[moved], 1)
-    runs = [
-        drive(LocalisedSGD(plan, PlainMean(lambda round_: plan.parameters.cohort_size, plan.problem.lipschitz)), engine)
-        for engine in (world, other)
-    ]
+    runs = [drive(PlainMean(plan), engine) for engine in (world, other)]
     ends = np.cumsum([phase.rounds for phase in plan.parameters.phases])
     for phase, end in zip(plan.parameters.phases, ends, strict=True):
         one, two = (states[end].released for states in runs)
@@ -92,9 +89,7 @@ def moved_by_one_user(*, looks):
     problem = replace(plan.problem, users=rounds, dimension=1, domain=L2Ball(1.0))
     plan = replace(plan, problem=problem, parameters=replace(plan.parameters, cohort_size=1, phases=(phase,)))
     ends = [
-        drive(LocalisedSGD(plan, PlainMean(lambda round_: 1, PROBLEM.lipschitz)), Choosy(own, sign, looks=looks))[
-            -1
-        ].released
+        drive(PlainMean(plan), Choosy(own, sign, looks=looks))[-1].released
         for sign in (-PROBLEM.lipschitz, PROBLEM.lipschitz)
     ]
     return abs(float(ends[0][0] - ends[1][0])), shift

@@ -14,8 +14,8 @@ from privacy import first_account
 from problems import changed
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.means import private_range
-from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms import ALGORITHMS, centring, search
+from quoron_privacy.noise.streams import SeededNoise, total_variation
+from quoron_server.algorithms import ALGORITHMS, centring
 from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.plan import Privacy
 from renyi import renyi_ceiling
@@ -100,7 +100,7 @@ class TestAccounting:
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.crude.epsilon) ** 2 if info is MEAN else 0.0
-        delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
+        delta = 1e-5 - (1 + math.exp(2.0)) * total_variation(gaussians=9 * plan.problem.dimension)
         known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
         spent = first_account.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
@@ -113,7 +113,7 @@ class TestAccounting:
         ALGORITHMS[plan.algorithm].verify(plan)
         assert plan.guarantee.adjacency == adjacency
         assert p.noise.sensitivity == pytest.approx(1 / p.cohort_size, rel=1e-6)
-        delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
+        delta = 1e-5 - (1 + math.exp(2.0)) * total_variation(gaussians=9 * plan.problem.dimension)
         spent = first_account.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
         assert 0.998 * 2.0 <= spent <= 2.0
 

@@ -17,7 +17,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.outlier_gd.method import OutlierGD
+from quoron_server.algorithms.outlier_gd import OutlierGD
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["outlier-gd"]

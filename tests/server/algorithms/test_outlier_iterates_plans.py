@@ -14,7 +14,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.lottery import estimate, verify_one_shot
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.outlier_iterates.plan import (
+from quoron_server.algorithms.outlier_iterates import (
     Stage,
     apart,
     distance,

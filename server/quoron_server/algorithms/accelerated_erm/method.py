@@ -131,7 +131,6 @@ class AcceleratedERMParameters(Parameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless everybody is asked or batches are public."""
-        del problem
         secret = (Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS) if self.sampling == "without-replacement" else ()
         return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
 
@@ -215,8 +214,12 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         after = replace(state, round=state.round + 1)
         if step.gradient is not None:
             after = self._step(after, step.gradient, phase)
+        if place.ends_stage:
+            after = replace(after, x=after.ag, steps=0)
+        if place.ends_phase:  # the next one has new users and a new centre
+            after = replace(after, centre=after.ag)
         public = {"phase": place.phase, "stage": place.stage, "released": step.gradient is not None}
-        return Update(self._moved_on(after, place), step.entries, public, step.diagnostics)
+        return Update(after, step.entries, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
         """Return the aggregate point; at the end that of the last phase."""
@@ -230,12 +233,6 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         whole = gradient + phase.regularisation * (md - state.centre)
         x, ag = acsa.step(state.x, state.ag, md, whole, t, phase.shape, self.plan.problem.domain)
         return replace(state, x=x, ag=ag, steps=t, gradient=gradient)
-
-    def _moved_on(self, state: AcceleratedERMState, place: acsa.Place) -> AcceleratedERMState:
-        """Return the next stage starts where this one ended, the next phase with new users and a new centre too."""
-        if place.ends_phase:
-            return replace(state, x=state.ag, centre=state.ag, steps=0)
-        return replace(state, x=state.ag, steps=0) if place.ends_stage else state
 
     def _cohort(self, round_: int, place: acsa.Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size

@@ -17,7 +17,6 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
@@ -51,8 +50,6 @@ from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-
-Lengths = NDArray[np.int64]
 
 RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
 LARGEST_ROUNDS = 512
@@ -114,7 +111,7 @@ class Family:
             yield draft, stages, acsa.Shape(float(strengths[place]), float(smoothnesses[place]))
 
 
-def lengths(rounds: int, steps: tuple[Step, ...]) -> Lengths:
+def lengths(rounds: int, steps: tuple[Step, ...]) -> acsa.Lengths:
     """N_1 .. N_S of a phase of so many rounds for each step; zeros behind the last; shape (K, S)."""
     every = [acsa.stage_lengths(rounds, step.stages, step.growth) for step in steps]
     most = max(map(len, every))
@@ -407,28 +404,24 @@ def verify(plan: RunPlan) -> None:
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
-        _verify_numbers(plan.problem, p, phase)
+        search.require_of(
+            NAME,
+            phase,
+            ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
+            ("as many rounds as its stages have", phase.rounds == sum(phase.stages)),
+            ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
+            ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
+            ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
+            (f"radius in {RADII}", RADII[0] < phase.radius < RADII[1]),
+            (
+                "smoothing exactly where the loss is not smooth",
+                (p.smoothing is None) == (plan.problem.smoothness is not None),
+            ),
+            ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
+            ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
+            ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
+        )
         verify_privacy(plan, p.sampling, phase)
-
-
-def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
-    search.require_of(
-        NAME,
-        phase,
-        ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
-        ("as many rounds as its stages have", phase.rounds == sum(phase.stages)),
-        ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
-        ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
-        ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
-        (f"radius in {RADII}", RADII[0] < phase.radius < RADII[1]),
-        (
-            "smoothing exactly where the loss is not smooth",
-            (p.smoothing is None) == (problem.smoothness is not None),
-        ),
-        ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
-        ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
-        ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
-    )
 
 
 def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) -> None:
@@ -472,7 +465,6 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
 
 def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
-    del inputs
     smoothed, family, place = found.of
     radius = smoothed.radius
     phases: list[Phase] = []

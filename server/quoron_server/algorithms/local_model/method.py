@@ -41,6 +41,7 @@ Estimator = Literal["tracking", "range"]
 class LocalModelParameters(Parameters):
     """Public numbers of one run."""
 
+    rests_on = Assumption(Kind.ONE_REPORT), Assumption(Kind.CARELESS_PARTICIPATION)
     estimator: Estimator
     reason: str  # why this estimator
     steps: int  # T
@@ -100,11 +101,6 @@ class LocalModelParameters(Parameters):
         look = Rounds(1, self.scouts, bits, (RoundRelease(sought, sought.entry()),), leaks=seen)
         return (before, *(look, step) * self.steps)
 
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Each user sends one report, and who sends a report reveals nothing."""
-        del problem
-        return Assumption(Kind.ONE_REPORT), Assumption(Kind.CARELESS_PARTICIPATION)
-
     def step(self, round_: int) -> int:
         """t of an interaction; 0 of those before."""
         return max(0, round_ - self.warm_ups) // self.interactions
@@ -151,7 +147,6 @@ class LocalModel(OfPlan[LocalModelParameters]):
 
     def request(self, state: LocalModelState, noise: NoiseSource) -> Question | None:
         """Return a report of the gradient at y_t from this interaction's users."""
-        del noise
         p = self.parameters
         if state.round == p.rounds:
             return None
@@ -171,9 +166,13 @@ class LocalModel(OfPlan[LocalModelParameters]):
 
     def update(self, state: LocalModelState, answers: Answers, noise: NoiseSource) -> Update[LocalModelState]:
         """Find the centre, or step."""
-        del noise
-        seeking = self.parameters.seeks(state.round)
-        after, entry = self._sought(state, answers) if seeking else self._stepped(state, answers)
+        p, seeking, d = self.parameters, self.parameters.seeks(state.round), len(state.point)
+        if seeking:
+            counts = local.count_bits(answers.values, answers.answered, self._coordinates(state), padded(d))
+            centre = local.crude_mean(counts, p.half_width, self._signs(state))
+            after, entry = replace(state, centre=centre), p.range_reports.entry()
+        else:
+            after, entry = self._stepped(state, answers)
         diagnostics = {"answered": int(np.sum(answers.answered))}
         public = {"phase": "range" if seeking else "vector", "radius": state.radius, **diagnostics}
         return Update(replace(after, round=state.round + 1), (entry,), public, diagnostics)
@@ -181,12 +180,6 @@ class LocalModel(OfPlan[LocalModelParameters]):
     def model(self, state: LocalModelState) -> Vector:
         """a_t: a function of reports."""
         return state.aggregate
-
-    def _sought(self, state: LocalModelState, answers: Answers) -> tuple[LocalModelState, Release]:
-        p, d = self.parameters, len(state.point)
-        counts = local.count_bits(answers.values, answers.answered, self._coordinates(state), padded(d))
-        centre = local.crude_mean(counts, p.half_width, self._signs(state))
-        return replace(state, centre=centre), p.range_reports.entry()
 
     def _stepped(self, state: LocalModelState, answers: Answers) -> tuple[LocalModelState, Release]:
         p, d = self.parameters, len(state.point)

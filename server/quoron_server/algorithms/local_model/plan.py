@@ -89,6 +89,8 @@ def verify(plan: RunPlan) -> None:
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
     warm = p.warm_ups == p.warm_users == 0 or (not ranged and min(p.warm_ups, p.warm_users) >= 1)
     binned = 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
+    # Clients compute σ from what they are sent about a vector report: a plan counts on no more than that.
+    computed = vector_scale(p.vector_epsilon, p.vector_delta, plan.problem.dimension)
     search.require(
         NAME,
         ("estimator tracking or range", p.estimator in ESTIMATORS, p.estimator),
@@ -107,7 +109,7 @@ def verify(plan: RunPlan) -> None:
         ("a first radius in (1e-90, 1e90)", 1e-90 < p.first_radius < 1e90, p.first_radius),
         ("a finite smoothness", 0 <= p.smoothness < math.inf, p.smoothness),
         ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
-        ("noise_scale as clients compute it", _scale_as_computed(p, plan.problem.dimension), p.noise_scale),
+        ("noise_scale as clients compute it", p.noise_scale <= computed * (1 + 1e-6), p.noise_scale),
     )
     spent = _spent(p, plan.problem.dimension, promise.epsilon)
     if not spent <= promise.delta:
@@ -125,12 +127,6 @@ def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
     vector = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
     report = Pair.response(p.range_epsilon).delta(epsilon) if p.estimator == "range" else 0.0
     return max(vector.delta(epsilon, p.vector_delta), report)
-
-
-def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
-    """Clients compute σ from what they are sent about a vector report; a plan counts on no more than that."""
-    needed = vector_scale(p.vector_epsilon, p.vector_delta, dimension)
-    return p.noise_scale <= needed * (1 + 1e-6)
 
 
 def _check(inputs: Inputs) -> None:
@@ -190,50 +186,39 @@ def _reports(
     """Return what a step's users send, before the size of the steps is chosen; None where there are too few of them."""
     problem, privacy = inputs.problem, inputs.privacy
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
-    first = inputs.clip_norm
-
-    def sent(
-        scouts: int,
-        vectors: int,
-        radius: float,
-        range_epsilon: float = 0.0,
-        bins: int = 0,
-        half_width: float = 0.0,
-    ) -> LocalModelParameters:
-        return LocalModelParameters(
-            estimator=estimator,
-            reason="",
-            steps=steps,
-            scouts=scouts,
-            vectors=vectors,
-            inverse_step=0.0,
-            first_radius=radius,
-            noise_scale=vector_scale(privacy.epsilon, privacy.delta, d),
-            vector_epsilon=privacy.epsilon,
-            vector_delta=privacy.delta,
-            range_epsilon=range_epsilon,
-            bins=bins,
-            half_width=half_width,
-            spread=problem.user_deviation,
-            sampling_variance=problem.user_deviation**2 / vectors,
-            smoothness=0.0,
-            smoothing=0.0,
-            warm_ups=warm_ups,
-            warm_users=warm_users,
-        )
-
     if users < 1:
         return None
+    sent = LocalModelParameters(
+        estimator=estimator,
+        reason="",
+        steps=steps,
+        scouts=0,
+        vectors=users,
+        inverse_step=0.0,
+        first_radius=inputs.clip_norm,
+        noise_scale=vector_scale(privacy.epsilon, privacy.delta, d),
+        vector_epsilon=privacy.epsilon,
+        vector_delta=privacy.delta,
+        range_epsilon=0.0,
+        bins=0,
+        half_width=0.0,
+        spread=problem.user_deviation,
+        sampling_variance=problem.user_deviation**2 / users,
+        smoothness=0.0,
+        smoothing=0.0,
+        warm_ups=warm_ups,
+        warm_users=warm_users,
+    )
     if estimator != "range":
-        return sent(0, users, first)
-    layout = _layout(problem, first, FAILURE / steps)
-    if layout is None:
+        return sent
+    if (layout := _layout(problem, sent.first_radius, FAILURE / steps)) is None:
         return None
     bins, half_width, radius = layout
     scouts = local.crude_mean_users(dimension=d, bins=bins, failure=FAILURE / steps, epsilon=privacy.epsilon)
-    if scouts >= users:
+    if (left := users - scouts) <= 0:
         return None
-    return sent(scouts, users - scouts, radius, privacy.epsilon, bins, half_width)
+    sent = replace(sent, scouts=scouts, vectors=left, sampling_variance=problem.user_deviation**2 / left)
+    return replace(sent, first_radius=radius, range_epsilon=privacy.epsilon, bins=bins, half_width=half_width)
 
 
 def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float, float] | None:

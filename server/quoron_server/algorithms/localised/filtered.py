@@ -38,7 +38,7 @@ from quoron_server.algorithms.info import (
     Promises,
     trivial_risk,
 )
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase, Rule
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plan import (
     FAILURE,
     Geometry,
@@ -82,12 +82,10 @@ class FilteredParameters(LocalisedParameters):
 
     def mechanism(self, phase: Phase) -> object:
         """Return the filter, which every phase has."""
-        del phase
         return self.filter
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        del problem
         return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
 
 
@@ -249,13 +247,16 @@ def _missing(inputs: _Inputs) -> Infeasible:
     )
 
 
-class OutlierFilter(Rule):
+class OutlierFilter(LocalisedSGD[FilteredParameters]):
     """The rule of Algorithm 2: noisy threshold on the concentration score, mean of the kept, hidden cutoff."""
 
-    def __init__(self, parameters: FilteredParameters) -> None:
-        self.parameters = parameters
-        self.cutoff = HiddenCutoff(parameters.filter.cutoff_centre, parameters.filter.cutoff_decay)
-        self.test = LaplaceThreshold(parameters.filter.laplace_scale, parameters.filter.threshold)
+    kind = FilteredParameters
+
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__(plan)
+        numbers = self.parameters.filter
+        self.cutoff = HiddenCutoff(numbers.cutoff_centre, numbers.cutoff_decay)
+        self.test = LaplaceThreshold(numbers.laplace_scale, numbers.threshold)
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the mean of the kept users; a user without an answer is isolated and counts as filtered."""
@@ -350,7 +351,7 @@ INFO = AlgorithmInfo(
     planner=Planner(NAME, _check, _candidates, _chosen, _missing, trivial_risk, near=1.0, inputs=_Inputs),
     printed=ghazi.FILTER_AS_PRINTED,
     verifier=verify,
-    maker=lambda plan: LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters))),
+    maker=OutlierFilter,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=remarks),

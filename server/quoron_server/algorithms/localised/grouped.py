@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.questions import PlacedGradient, Question
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
@@ -30,11 +29,10 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
-from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMean, Share
+from quoron_server.algorithms.localised.method import GroupedParameters, Phase, PlacedMean, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -191,7 +189,6 @@ def verify(plan: RunPlan) -> None:
 
 def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of all releases: a user is in every one of them."""
-    del adjacency
     mus = recounted_mus(p, problem)
     lack = total_variation(gaussians=len(mus) * problem.dimension)
     return (Pair.gaussian(sensitivity_recount.together(*mus), lack),)
@@ -220,23 +217,6 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
             )
 
 
-def make(plan: RunPlan) -> LocalisedSGD:
-    """Return the algorithm of a plan."""
-    p = plan.parameters_of(GroupedParameters)
-
-    def ask(round_: int, point: Vector) -> Question:
-        share, cohort = p.share_of(round_)
-        order = partition(seed=plan.seed, users=plan.problem.users)
-        first = cohort * share.cohort_size
-        places = share.first_place + np.arange(share.places, dtype=np.int64)
-        rows = np.tile(places, (share.cohort_size, 1))
-        task = PlacedGradient(point[None, :], rows, float(share.places), None, share.places)
-        return Question(round_, order[first : first + share.cohort_size], task)
-
-    mean = PlainMean(lambda round_: p.share_of(round_)[0].cohort_size, plan.problem.lipschitz)
-    return LocalisedSGD(plan, mean, ask)
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users",
@@ -254,7 +234,7 @@ INFO = AlgorithmInfo(
     parameters=GroupedParameters,
     planner=Planner(NAME, _check, _candidates, _chosen, _missing, near=1.0),
     verifier=verify,
-    maker=make,
+    maker=PlacedMean,
     factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),

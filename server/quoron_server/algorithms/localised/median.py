@@ -36,7 +36,6 @@ from quoron_server.algorithms.localised.method import (
     LocalisedParameters,
     LocalisedSGD,
     Phase,
-    Rule,
 )
 from quoron_server.algorithms.localised.plan import (
     Geometry,
@@ -52,7 +51,7 @@ from quoron_server.algorithms.localised.plan import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
+from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -65,6 +64,7 @@ MOST_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the 
 class CoordinateMedianParameters(LocalisedParameters):
     """Public numbers of one run."""
 
+    rests_on = (*CONTRACTION, DOMINANT)  # in ℓ∞ steps are non-expansive for dominant Hessians alone
     temperature: float  # τ
     distance: float  # d∞
     clip_bound: float  # G∞: every coordinate of an answer is held within it
@@ -77,27 +77,19 @@ class CoordinateMedianParameters(LocalisedParameters):
 
     def mechanism(self, phase: Phase) -> object:
         """Return the median, which every phase has."""
-        del phase
         return self.median
 
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        del problem
-        return (*CONTRACTION, DOMINANT)
 
-
-class CoordinateMedian(Rule):
+class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
     """The rule of Algorithms 6 to 8: a mean held near the median, and the least concentration score of the phase."""
 
-    def __init__(self, parameters: CoordinateMedianParameters) -> None:
-        self.parameters = parameters
+    kind = CoordinateMedianParameters
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the debiased mean; a user without an answer is zero in it, and isolated in the score.
 
         The test statistic is B minus the score.
         """
-        del noise, round_
         p = self.parameters
         present = usable(answers.values, answers.answered)
         rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)
@@ -243,7 +235,7 @@ INFO = AlgorithmInfo(
     planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing, inputs=_Inputs),
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
-    maker=lambda plan: LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters))),
+    maker=CoordinateMedian,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=against_mean),

@@ -14,10 +14,10 @@ because the coupling bounds every iterate (docs/privacy/outlier-filter.md#f1). A
 users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import ContractingPhases
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
@@ -70,21 +69,7 @@ class Aggregate:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Rule(ABC):
-    """How answers become one gradient, and whether a phase may release. Test statistics start at 0 and never fall."""
-
-    @abstractmethod
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """Return the estimate for the cohort of `round_`."""
-
-    def combine(self, tally: float, more: float) -> float:
-        """Return the phase's test statistic with that of one more round: their sum."""
-        return tally + more
-
-    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Return whether phase number `phase`, with this test statistic, may release: always."""
-        del tally, noise, phase
-        return True
+Numbers = TypeVar("Numbers", bound=ContractingPhases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,18 +83,26 @@ class LocalisedState:
     tally: float
 
 
-class LocalisedSGD(InPhases[ContractingPhases]):
-    """Algorithm object for any plan in phases."""
+class LocalisedSGD(InPhases[Numbers]):
+    """Any run in phases, but for how answers become one gradient; test statistics start at 0 and never fall."""
 
-    kind = ContractingPhases
+    @abstractmethod
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """Return the estimate for the cohort of `round_`."""
 
-    def __init__(self, plan: RunPlan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
-        """`rule` must be the one that the plan's guarantee is about; `ask` makes a round's question about a point.
+    def combine(self, tally: float, more: float) -> float:
+        """Return the phase's test statistic with that of one more round: their sum."""
+        return tally + more
 
-        Without `ask` it is for the average gradients of the next `cohort_size` users.
-        """
-        super().__init__(plan)
-        self.rule, self.phases, self._ask = rule, self.parameters.phases, ask or self._next_users
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Return whether phase number `phase`, with this test statistic, may release: always."""
+        return True
+
+    def question(self, round_: int, point: Vector) -> Question:
+        """Return what is asked about a point: average gradients of the next `cohort_size` users."""
+        size = self.parameters.cohort_size
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[round_ * size : (round_ + 1) * size]
+        return Question(round_, cohort, AverageGradient(point[None, :], (1.0,), self.plan.problem.user_smoothness))
 
     def init(self) -> LocalisedState:
         """Start at zero."""
@@ -118,31 +111,25 @@ class LocalisedSGD(InPhases[ContractingPhases]):
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
         """Return what is asked about the current iterate."""
-        del noise
-        return None if state.round == self._ends[-1] else self._ask(state.round, state.iterate)
-
-    def _next_users(self, round_: int, point: Vector) -> Question:
-        size = self.parameters.cohort_size
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[round_ * size : (round_ + 1) * size]
-        return Question(round_, cohort, AverageGradient(point[None, :], (1.0,), self.plan.problem.user_smoothness))
+        return None if state.round == self._ends[-1] else self.question(state.round, state.iterate)
 
     def update(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Update[LocalisedState]:
         """One SGD step; at the end of a phase, its release."""
         index = self.phase_index(state.round)
-        phase, left = self.phases[index], int(self._ends[index]) - state.round
-        estimate = self.rule.aggregate(answers, noise, state.round)
+        phase, left = self.parameters.phases[index], int(self._ends[index]) - state.round
+        estimate = self.aggregate(answers, noise, state.round)
         iterate = self.plan.problem.domain.project(state.iterate - phase.step_size * estimate.gradient)
         moved = replace(
             state,
             round=state.round + 1,
             iterate=iterate,
             running=state.running + iterate / phase.suffix if left <= phase.suffix else state.running,
-            tally=self.rule.combine(state.tally, estimate.tally),
+            tally=self.combine(state.tally, estimate.tally),
         )
         public: dict[str, Any] = {"phase": index}
         if left > 1:
             return Update(moved, (), public, estimate.diagnostics)
-        passed = self.rule.passes(moved.tally, noise, index)
+        passed = self.passes(moved.tally, noise, index)
         released = self._release(moved.running, phase, noise, index) if passed else state.released
         ended = LocalisedState(moved.round, released, released, np.zeros_like(released), 0.0)
         return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
@@ -174,18 +161,20 @@ class PhasedParameters(LocalisedParameters):
             yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), leaks=count_beside(phase.noise))
 
 
-class PlainMean(Rule):
+class PlainMean(LocalisedSGD[ContractingPhases]):
     """The mean with the fixed divisor of each round: absent users contribute zero."""
 
-    def __init__(self, divisor: Callable[[int], int], lipschitz: float) -> None:
-        self.divisor, self.longest = divisor, lipschitz * (1 + 1e-6)
+    kind: type[ContractingPhases] = ContractingPhases
+
+    def divisor(self, round_: int) -> int:
+        """Return how many users a round asks."""
+        return self.parameters.cohort_size
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
-        del noise
         with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
             lengths = np.sqrt(np.sum(answers.values**2, axis=1))
-        usable = answers.answered & (lengths <= self.longest)
+        usable = answers.answered & (lengths <= self.plan.problem.lipschitz * (1 + 1e-6))
         columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
         # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
         return Aggregate(np.sum(columns, axis=1) / self.divisor(round_))
@@ -230,3 +219,21 @@ class GroupedParameters(ContractingPhases):
             task = PlacedGradient(point, places, float(share.places), None, share.places)
             made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
             yield Rounds(share.rounds, share.cohort_size, task, (made,), fresh=False)
+
+
+class PlacedMean(PlainMean):
+    """The same of gradients at the places of a round's phase, for a plan with GroupedParameters."""
+
+    kind = GroupedParameters
+
+    def divisor(self, round_: int) -> int:
+        """Return how many users a round asks."""
+        return self.plan.parameters_of(GroupedParameters).share_of(round_)[0].cohort_size
+
+    def question(self, round_: int, point: Vector) -> Question:
+        """Return what is asked about a point: gradients at all places of the phase, of the next users."""
+        share, cohort = self.plan.parameters_of(GroupedParameters).share_of(round_)
+        order, first = partition(seed=self.plan.seed, users=self.plan.problem.users), cohort * share.cohort_size
+        rows = np.tile(share.first_place + np.arange(share.places, dtype=np.int64), (share.cohort_size, 1))
+        task = PlacedGradient(point[None, :], rows, float(share.places), None, share.places)
+        return Question(round_, order[first : first + share.cohort_size], task)

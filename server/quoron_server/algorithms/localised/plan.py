@@ -38,7 +38,6 @@ from quoron_server.algorithms.averaged_sgd import (
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import (
     LocalisedParameters,
-    LocalisedSGD,
     Phase,
     PhasedParameters,
     PlainMean,
@@ -46,7 +45,7 @@ from quoron_server.algorithms.localised.method import (
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import ContractingPhases, Moves
+from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
@@ -424,23 +423,16 @@ def verify(plan: RunPlan) -> None:
 
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-    del adjacency
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
     mus = (sensitivity_recount.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
-def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
+def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
     found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
-    return [Moves(once, once / 2) for once, rounds in found for _ in range(rounds)]
-
-
-def make(plan: RunPlan) -> LocalisedSGD:
-    """Return the algorithm of a plan."""
-    cohort = plan.parameters_of(PhasedParameters).cohort_size
-    return LocalisedSGD(plan, PlainMean(lambda round_: cohort, plan.problem.lipschitz))
+    return [once for once, rounds in found for _ in range(rounds)]
 
 
 INFO = AlgorithmInfo(
@@ -461,7 +453,7 @@ INFO = AlgorithmInfo(
     parameters=PhasedParameters,
     planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing),
     verifier=verify,
-    maker=make,
+    maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),
     no_black_boxes=ITERATES,
 )

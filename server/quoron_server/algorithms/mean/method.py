@@ -27,15 +27,13 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
-from quoron_server.algorithms.noisy import method
-from quoron_server.algorithms.noisy.method import COINS, Sampling
-from quoron_server.parameters import Assumption, Parameters
+from quoron_server.algorithms.noisy.method import DrawnCohorts, Sampling, drawn_cohort
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDParameters(Parameters):
+class MeanSGDParameters(DrawnCohorts):
     """Public numbers of one run."""
 
     sampling: Sampling  # how cohorts are drawn
@@ -59,16 +57,6 @@ class MeanSGDParameters(Parameters):
         moved: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
         return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, moved), self.noise_scale)
 
-    @property
-    def poisson_sampling(self) -> bool:
-        """With coins."""
-        return self.sampling in COINS
-
-    @property
-    def answer_mu(self) -> float:
-        """GDP of a round whose cohort is known."""
-        return method.answer_mu(self.sampling, self.round_mu)
-
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """Return a mean in every round, in proportion to the round's radius, behind a range where there is one.
 
@@ -86,13 +74,9 @@ class MeanSGDParameters(Parameters):
                 often=self.rounds,
                 leaks=count_beside(None if self.poisson_sampling else noise),
                 summed=crude is None,
-                rows=MaskedRows(method.adjacency_of(self.sampling), blocks) if crude is None else None,
+                rows=MaskedRows(self.adjacency, blocks) if crude is None else None,
             ),
         )
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Secret cohorts, unless they are everybody."""
-        return method.assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,8 +109,10 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
             state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
         )
         drawn = p.cohort_size < self.plan.problem.users
-        cohort = method.drawn_cohort(p, self.plan.problem.users, state.round, noise)
-        return Question(state.round, cohort, task, p.cohort_size, self._reduction(state), drawn)
+        # All that a round reads of its answers; a crude mean reads every row.
+        reduction = ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
+        cohort = drawn_cohort(p, self.plan.problem.users, state.round, noise)
+        return Question(state.round, cohort, task, p.cohort_size, reduction, drawn)
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""
@@ -134,7 +120,10 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         centre, radius, gaussian = state.centre, state.radius, p.noise
         entries: tuple[Release, ...] = ()
         if (crude := p.crude) is not None:
-            centre, entries = self._range(crude, t, answers, noise)
+            assert isinstance(answers, Answers)
+            signs = public_signs(self.plan.seed, t, len(centre))
+            centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
+            entries = (crude.entry(len(centre)),)
         reduction = ClippedSum(radius, p.cohort_size, centre)
         sums = summed(answers, reduction)
         mean = sums if isinstance(sums, NoisySums) else reduction.unit_mean(sums)
@@ -148,23 +137,9 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Update(after, entries, {"radius": radius}, diagnostics)
 
-    def _range(
-        self, crude: PrivateRange, t: int, answers: Answers | Sums, noise: NoiseSource
-    ) -> tuple[Vector, tuple[Release, ...]]:
-        """Return the crude mean of Algorithm 1 by Algorithm 6, and its ledger entry."""
-        assert isinstance(answers, Answers)
-        signs = public_signs(self.plan.seed, t, self.plan.problem.dimension)
-        centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
-        return centre, (crude.entry(len(centre)),)
-
     def _recentred(self, state: MeanSGDState, iterate: Vector) -> float:
         """Return the radius around this round's release within which the next gradients are expected."""
         p, d = self.parameters, len(iterate)
         variance = p.sampling_variance + d * (state.radius * p.noise_scale) ** 2
         drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
         return next_radius(p.spread, variance, drift, margin(d), p.first_radius)
-
-    def _reduction(self, state: MeanSGDState) -> ClippedSum | None:
-        """Return all that a round reads of its answers; a crude mean reads every row."""
-        p = self.parameters
-        return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None

@@ -40,7 +40,6 @@ from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
-from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -138,13 +137,12 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
     )
 
 
-def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
+def moves(p: MeanSGDParameters, problem: Problem) -> list[float]:
     """Return how far one user moves the mean of unit rows in each round (min-cohort#q4).
 
     The choices of a range are charged separately, for any participation.
     """
-    del problem
-    return [Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
+    return [sensitivity_recount.rows(1.0, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 
 def _check(inputs: _Inputs) -> None:

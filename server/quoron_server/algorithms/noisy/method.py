@@ -44,20 +44,38 @@ GAIN = 0.15  # of the logarithm in one round, where they are near
 
 
 def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
-    """Secret cohorts, unless they are everybody; and that clients forget, where draws tie them."""
-    if cohort == users:
+    """Secret cohorts, unless they are public or everybody; and that clients forget, where draws tie them."""
+    if sampling == "disjoint" or cohort == users:
         return ()
     return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
 
 
-def adjacency_of(sampling: Sampling) -> Adjacency:
-    """Return what is promised of cohorts that are drawn so."""
-    return "zero-out" if sampling == "poisson" else "replace-one"
+class DrawnCohorts(Parameters):
+    """Numbers of a run with one way of drawing all cohorts."""
 
+    __slots__ = ()
+    sampling: Sampling
+    cohort_size: int
+    round_mu: float
 
-def answer_mu(sampling: Sampling, mu: float) -> float:
-    """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
-    return 2 * mu if sampling == "poisson-replaced" else mu
+    @property
+    def poisson_sampling(self) -> bool:
+        """With Poisson sampling."""
+        return self.sampling in COINS
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
+        return 2 * self.round_mu if self.sampling == "poisson-replaced" else self.round_mu
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What is promised of cohorts that are drawn so."""
+        return "zero-out" if self.sampling == "poisson" else "replace-one"
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Secret cohorts, where they are drawn."""
+        return assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,7 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True, slots=True)
-class NoisySGDParameters(Parameters):
+class NoisySGDParameters(DrawnCohorts):
     """Public numbers of one run."""
 
     sampling: Sampling
@@ -159,29 +177,13 @@ class NoisySGDParameters(Parameters):
                 alike,
                 releases=(RoundRelease(made, made.entry(), self.answer_mu, scaled=scaled),),
                 leaks=count_beside(None if self.poisson_sampling or scaled else self.noise),
-                rows=MaskedRows(adjacency_of(self.sampling), blocks) if summed else None,
+                rows=MaskedRows(self.adjacency, blocks) if summed else None,
             ),
         )
-
-    @property
-    def poisson_sampling(self) -> bool:
-        """With Poisson sampling."""
-        return self.sampling in COINS
-
-    @property
-    def answer_mu(self) -> float:
-        """GDP of a round whose cohort is known."""
-        return answer_mu(self.sampling, self.round_mu)
 
     def separate(self, problem: Problem) -> bool:
         """With everybody in every round."""
         return self.sampling != "disjoint" and self.cohort_size == problem.users
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Secret cohorts, where they are drawn."""
-        if self.sampling == "disjoint":
-            return ()
-        return assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 def drawn_cohort(p: Any, users: int, round_: int, noise: NoiseSource) -> NDArray[np.int64]:

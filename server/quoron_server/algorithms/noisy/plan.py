@@ -66,7 +66,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -167,15 +166,6 @@ def require_clip(
         raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
 
 
-def verify_round(plan: RunPlan, adjacency: Adjacency) -> None:
-    """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
-    p = plan.parameters_of(NoisySGDParameters)
-    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
-    if not p.noise_scale > 0:
-        raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    search.require_least(plan.algorithm, "round_mu", p.round_mu, recounted_mu(p, plan.problem.dimension))
-
-
 def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
     once, mu = drawn(problem, p.adaptive is not None), recounted_mu(p, problem.dimension)
@@ -184,12 +174,11 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
     return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, once)
 
 
-def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
+def moves(p: NoisySGDParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of a mean of rows that are cut to a fixed length."""
-    del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []
-    return [Moves.of(lambda how: sensitivity_recount.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)] * p.rounds
+    return [sensitivity_recount.rows(p.clip_norm, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 
 def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:
@@ -403,18 +392,17 @@ def _chosen(
 
 
 def _verify(schemes: _Schemes, plan: RunPlan) -> None:
-    """Cohorts drawn as promised, and each round's Gaussian as private as it claims; all rounds: the registry."""
+    """Cohorts drawn as promised; a round's clip, sensitivity and noise agree with its μ; all rounds: the registry."""
     p, sampling = plan.parameters_of(NoisySGDParameters), schemes[plan.guarantee.adjacency]
-    verify_round(plan, "zero-out" if sampling in COINS else "replace-one")
+    require_clip(
+        p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, "zero-out" if sampling in COINS else "replace-one"
+    )
+    if not p.noise_scale > 0:
+        raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
+    search.require_least(plan.algorithm, "round_mu", p.round_mu, recounted_mu(p, plan.problem.dimension))
     if p.sampling != sampling:
         raise VerificationError(f"Expected sampling {sampling} in a plan of {plan.algorithm}, got {p.sampling}.")
-
-
-def _verify_disjoint(plan: RunPlan) -> None:
-    """Each round is μ-GDP at replace-one sensitivity 2C/B, cohorts are disjoint, and μ gives (ε, δ)."""
-    p = plan.parameters_of(NoisySGDParameters)
-    verify_round(plan, "replace-one")
-    if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
+    if sampling == "disjoint" and p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
 
 
@@ -444,7 +432,7 @@ ONE_PASS = AlgorithmInfo(
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, _one_pass_noise), _chosen_one_pass),
-    verifier=_verify_disjoint,
+    verifier=partial(_verify, {"replace-one": "disjoint"}),
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),
     noise_ignores_domain=True,

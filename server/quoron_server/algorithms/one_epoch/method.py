@@ -114,7 +114,6 @@ class OneEpochParameters(Parameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Return what becomes of users who do not answer."""
-        del problem
         return (Assumption(Kind.ABSENT_IS_ZERO, (self.cohort_size,)),)
 
 
@@ -156,7 +155,6 @@ class OneEpoch(OfPlan[OneEpochParameters]):
 
     def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
         """Δ_t(u): each user's gradient at x_t, or η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}). None after the last round."""
-        del noise
         p, problem, t = self.parameters, self.plan.problem, state.round
         if t == p.rounds:
             return None
@@ -169,7 +167,6 @@ class OneEpoch(OfPlan[OneEpochParameters]):
 
     def reduction(self, state: Any) -> ClippedSum:
         """Return all that a round reads of the answers."""
-        del state
         return ClippedSum(self.parameters.clip_norm, self.parameters.cohort_size)
 
     def mean(self, state: Iterates, answers: Answers | Sums) -> tuple[Vector | NoisySums, Sums, dict[str, float]]:

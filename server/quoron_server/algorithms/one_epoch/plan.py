@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
@@ -25,7 +24,7 @@ from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.free_presence import SHARES
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
-from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise
+from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise, sqrt_coefficients
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import MOST_STATE, Vector
 from quoron_server.algorithms import search
@@ -56,7 +55,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import Moves
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -354,18 +352,16 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
     return (Pair.gaussian(mu, total_variation(gaussians=drawn)),)
 
 
-def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
+def moves(p: OneEpochParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of a round's own term, at least 1 of a column of C.
 
     In one epoch as loud as the loudest.
     """
-    del problem
     if p.adaptive is not None:
         return []
     noise = p.noise
     reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
-    once = Moves.of(lambda how: reach * sensitivity_recount.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)
-    return [once] * p.rounds
+    return [reach * sensitivity_recount.rows(p.clip_norm, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
@@ -429,9 +425,7 @@ def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]
     return [1 / step for step in step_grid(problem, rounds)]
 
 
-def _clips(
-    inputs: _Inputs, rounds: int, inverse_steps: NDArray[np.float64], suffixes: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _clips(inputs: _Inputs, rounds: int, inverse_steps: Vector, suffixes: Integers) -> Vector:
     """At the scale of what ordinary users send along each candidate's predicted path; public facts only."""
     problem, recursive = inputs.problem, inputs.gradients == "recursive"
     if inputs.options.clip_norm:
@@ -443,11 +437,11 @@ def _clips(
     far = drift(problem, inputs.gradients, moved, problem.beliefs.typical_curvature)
     hessians = (problem.smoothness or 0.0) / (problem.beliefs.typical_curvature * problem.items_per_user)
     sent = np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2)
-    clips: NDArray[np.float64] = np.minimum(largest, 1.3 * np.max(sent, axis=1))
+    clips: Vector = np.minimum(largest, 1.3 * np.max(sent, axis=1))
     return clips
 
 
-def _kernel(inputs: _Inputs, rounds: int) -> NDArray[np.float64]:
+def _kernel(inputs: _Inputs, rounds: int) -> Vector:
     """What a unit of seed noise adds to later sums, per round of lag; for a single epoch near enough for ranking."""
     factorisation, epochs = inputs.factorisation(rounds), inputs.epochs
     if inputs.gradients == "independent":
@@ -455,9 +449,8 @@ def _kernel(inputs: _Inputs, rounds: int) -> NDArray[np.float64]:
     if epochs > 1:  # B is Toeplitz, and nowhere negative
         rows = factorise(factorisation, rounds, inputs.batches(rounds)).row_norms
         return np.sqrt(np.diff(rows**2, prepend=0.0))
-    lags = np.arange(1, rounds)
-    toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
-    kernel: NDArray[np.float64] = toeplitz * (
+    toeplitz, _ = sqrt_coefficients(rounds)
+    kernel: Vector = toeplitz * (
         factorise(factorisation, rounds).row_norms.max() / math.sqrt(float(np.sum(toeplitz**2)))
     )
     return kernel

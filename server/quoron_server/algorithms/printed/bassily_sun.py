@@ -42,6 +42,7 @@ from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 LARGEST_BINS = 1 << 16  # of a range
+UNCOUNTED = "Our accountant finds no ε below 1,000 for these scales."
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,7 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
         bins=min(near.bins, LARGEST_BINS),
         half_width=lipschitz,
     )
-    void = _void(*_central_conditions(numbers, problem, near, c), _counted(central_epsilon(numbers, problem, delta)))
-    return Chosen(replace(numbers, void=void), None)
+    return Chosen(numbers.judged(_central_conditions(numbers, problem, near, c)), None)
 
 
 def _central_conditions(
@@ -222,6 +222,7 @@ def _central_conditions(
         False,
         f"The proof of privacy leaves out the second term of Theorem 2.4, with which its rounds add up to {whole:.4g}.",
     )
+    yield math.isfinite(central_epsilon(p, problem, p.delta)), UNCOUNTED
 
 
 def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
@@ -352,7 +353,6 @@ class PrintedLocalModel(PrintedParameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Each user sends two reports, and who sends them reveals nothing."""
-        del problem
         reports = Kind.TWO_REPORTS if self.interactions == 2 else Kind.ONE_REPORT
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
@@ -397,8 +397,7 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cho
         half_width=lipschitz,
         smoothing=smoothing,
     )
-    void = _void(*_local_conditions(numbers, problem, near), _counted(local_epsilon(numbers, problem, delta)))
-    return Chosen(replace(numbers, void=void), None)
+    return Chosen(numbers.judged(_local_conditions(numbers, problem, near)), None)
 
 
 def _asked(radius: float, scale: float, delta: float, dimension: int) -> float:
@@ -447,6 +446,7 @@ def _local_conditions(p: PrintedLocalModel, problem: Problem, near: Concentratio
         "Line 8 prints a step from θ^md without projection: Lemma 6.1 is about a projected step from θ_t, and nothing "
         "is proved of the printed one, whose model may lie outside of Θ.",
     )
+    yield math.isfinite(local_epsilon(p, problem, p.delta)), UNCOUNTED
 
 
 def local_epsilon(p: PrintedLocalModel, problem: Problem, delta: float) -> float:
@@ -479,7 +479,6 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
 
     def request(self, state: LocalSCOState, noise: NoiseSource) -> Question | None:
         """Return lines 3 to 6: a fresh batch of n₀ users, and a report of each one's average gradient at θ_t^md."""
-        del noise
         p, problem = self.parameters, self.plan.problem
         if state.round == p.steps * p.interactions:
             return None
@@ -497,7 +496,6 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
 
     def update(self, state: LocalSCOState, answers: Answers, noise: NoiseSource) -> Update[LocalSCOState]:
         """Return the crude mean of Algorithm 3, or lines 7 to 9."""
-        del noise
         p, t, d = self.parameters, state.round // self.parameters.interactions, len(state.point)
         if p.seeks(state.round):
             counts = local.count_bits(answers.values, answers.answered, self._groups(t), padded(d))
@@ -532,13 +530,3 @@ LOCAL = Printed(
     maker=UserLevelLocalSCO,
     epsilon=local_epsilon,
 )
-
-
-def _void(*conditions: tuple[bool, str]) -> tuple[str, ...]:
-    """Return what is said of conditions that do not hold."""
-    return tuple(sentence for holds, sentence in conditions if not holds)
-
-
-def _counted(epsilon: float) -> tuple[bool, str]:
-    """Return whether our accountant finds any ε."""
-    return math.isfinite(epsilon), "Our accountant finds no ε below 1,000 for these scales."

@@ -87,7 +87,6 @@ class PrintedSRGD(PrintedParameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """True gradients, as nothing is clipped; who does not answer adds zero."""
-        del problem
         return Assumption(Kind.TRUE_GRADIENTS), Assumption(Kind.ABSENT_IS_ZERO, (self.batch_size,))
 
 
@@ -119,7 +118,6 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
 
     def request(self, state: SRGDState, noise: NoiseSource) -> Question | None:
         """Each user's η_t ∇f(x_t, d) - η_{t-1} ∇f(x_{t-1}, d), over batch t."""
-        del noise
         t, size = state.round, self.parameters.batch_size
         if t == self.parameters.rounds:
             return None
@@ -165,8 +163,7 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         longest=sizes.longest,
         node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
-    void = tuple(said for holds, said in _conditions(numbers, problem, options) if not holds)
-    return Chosen(replace(numbers, void=void), None, THEOREM, adjacency="replace-one")
+    return Chosen(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ halt ends the run. log is the natural logarithm. The recommended, repaired algor
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from scipy.special import expit
@@ -34,8 +35,8 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases, PrintedParameters
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.parameters import CONTRACTION, DOMINANT, ContractingPhases, PrintedParameters
+from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 FILTERED, MEDIAN = "filtered-sgd", "median-sgd"
@@ -91,16 +92,12 @@ class FilterAsPrinted(PhasesAsPrinted):
 class MediansAsPrinted(PhasesAsPrinted):
     """The numbers of Algorithms 5 to 8."""
 
+    rests_on = (*CONTRACTION, DOMINANT)  # Lemma 27 needs diagonally dominant Hessians
     trim: int  # what the robust statistic leaves out on either side
     clip_bound: float  # G: Assumption 21 bounds every coordinate of a gradient by it
     threshold: float  # v
     threshold_scale: float  # of Δ̂ = v - Lap(2/ε'), AboveThreshold with ε' = ε/2
     query_scale: float  # of ν_t ~ Lap(4/ε')
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Lemma 27 needs diagonally dominant Hessians."""
-        del problem
-        return (*CONTRACTION, DOMINANT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,26 +113,19 @@ class State:
 
 
 Stepped = tuple[State, dict[str, Any]]  # and diagnostics
+Numbers = TypeVar("Numbers", bound=PhasesAsPrinted)
 
 
-class Phase(Protocol):
-    """One phase: SGD over batches of B users, and what it returns."""
+class Localisation(InPhases[Numbers]):
+    """Algorithm 1 as `Filter` (Algorithm 2), Algorithm 5 as `Medians` (Algorithms 6 to 8)."""
 
+    @abstractmethod
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
-        """Carry out step t; the state after it, and diagnostics."""
+        """Carry out step t of phase s; the state after it, and diagnostics."""
 
+    @abstractmethod
     def result(self, state: State, rounds: int) -> Vector:
         """Return x̄."""
-
-
-class Localisation(InPhases[PhasesAsPrinted]):
-    """Algorithm 1 with `Filter` (Algorithm 2), Algorithm 5 with `Medians` (Algorithms 6 to 8)."""
-
-    kind = PhasesAsPrinted
-
-    def __init__(self, plan: RunPlan, phase: Phase) -> None:
-        super().__init__(plan)
-        self.phase = phase
 
     def init(self) -> State:
         """x_0 = 0."""
@@ -144,7 +134,6 @@ class Localisation(InPhases[PhasesAsPrinted]):
 
     def request(self, state: State, noise: NoiseSource) -> Question | None:
         """q_t(Z) = (1/m) Σ_{z in Z} ∇f(x_{t-1}; z) of the next B unused users."""
-        del noise
         if state.halted or state.round == self._ends[-1]:
             return None
         problem, first = self.plan.problem, state.round * self.parameters.cohort_size
@@ -155,12 +144,12 @@ class Localisation(InPhases[PhasesAsPrinted]):
         """One step of the phase; after its last one, x_s = x̄_s + ζ_s."""
         s = self.phase_index(state.round)
         phase, public = self.parameters.phases[s], {"phase": s}
-        after, diagnostics = self.phase.step(state, answers, noise, s, phase.step_size)
+        after, diagnostics = self.step(state, answers, noise, s, phase.step_size)
         if after.halted:
             return Update(replace(after, iterate=state.released), (), public | {"halted": True}, diagnostics)
         if after.round < self._ends[s]:
             return Update(after, (), public, diagnostics)
-        x = phase.noise.release(self.phase.result(after, phase.rounds), noise.stream("release", s))
+        x = phase.noise.release(self.result(after, phase.rounds), noise.stream("release", s))
         ended = State(after.round, x, x, np.zeros_like(x), 0, False)
         return Update(ended, (phase.entry(s),), public | {"halted": False}, diagnostics)
 
@@ -173,15 +162,14 @@ class Localisation(InPhases[PhasesAsPrinted]):
         return state.iterate
 
 
-class Filter:
+class Filter(Localisation[FilterAsPrinted]):
     """Algorithm 2: SGD whose users are filtered by their noisy concentration scores."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.p, self.domain = plan.parameters_of(FilterAsPrinted), plan.problem.domain
+    kind = FilterAsPrinted
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Filter out every user with κ + ν ≤ F (lines 5 to 16), halt (17, 18) or step along the others' mean."""
-        p = self.p
+        p = self.parameters
         around = LaplaceThreshold(p.cutoff_scale, p.cutoff)
         cutoff = float(around.limits(1, noise.stream("cutoff", s))[0]) * around.grid  # ĉ = c + Lap(4/ε)
         if cutoff <= 0:  # √ĉ is not defined, and count ≥ ĉ at the first user
@@ -195,7 +183,7 @@ class Filter:
         if after.count >= cutoff or not decided.kept.any():  # which only grows, or shrinks, within a batch
             return replace(after, halted=True), seen | score_summary(decided.score_bounds)
         gradient = concentration.filtered_mean(answers.values, decided.kept)
-        x = self.domain.project(state.iterate - step_size * gradient)
+        x = self.plan.problem.domain.project(state.iterate - step_size * gradient)
         return replace(after, iterate=x, total=state.total + x), seen | score_summary(decided.score_bounds)
 
     def result(self, state: State, rounds: int) -> Vector:
@@ -203,18 +191,17 @@ class Filter:
         return state.total / rounds
 
 
-class Medians:
+class Medians(Localisation[MediansAsPrinted]):
     """Algorithm 6: SGD on means held near medians (Algorithm 7), returned if every test passes (Algorithms 3 and 8)."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.p, self.domain = plan.parameters_of(MediansAsPrinted), plan.problem.domain
+    kind = MediansAsPrinted
 
     def step(self, state: State, answers: Answers, noise: NoiseSource, s: int, step_size: float) -> Stepped:
         """Step along Algorithm 7's estimate, and test the batch's concentration."""
-        p, present = self.p, usable(answers.values, answers.answered)
+        p, present = self.parameters, usable(answers.values, answers.answered)
         rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)
         gradient = debiased_mean(rows, p.trim, 1 / p.temperature)  # Algorithm 7 with ς = 1/τ
-        x = self.domain.project(state.iterate - step_size * gradient)
+        x = self.plan.problem.domain.project(state.iterate - step_size * gradient)
         scores = cohort_scores(rows, present, p.temperature, norm="linf")
         score = math.fsum(scores) / p.cohort_size  # (15)
         passed = self.above_threshold(score, noise, s, state.round)
@@ -224,8 +211,8 @@ class Medians:
 
     def above_threshold(self, score: float, noise: NoiseSource, s: int, round_: int) -> bool:
         """Algorithm 3: a_t = ⊤ unless s_t + ν_t < Δ̂ = v - Lap(2/ε'), one Δ̂ for the phase."""
-        test = LaplaceThreshold(self.p.query_scale, self.p.threshold)
-        shared = noise.stream("threshold", s).laplace_steps(self.p.threshold_scale / test.grid, 1)
+        test = LaplaceThreshold(self.parameters.query_scale, self.parameters.threshold)
+        shared = noise.stream("threshold", s).laplace_steps(self.parameters.threshold_scale / test.grid, 1)
         limit = test.limits(1, noise.stream("query", round_)) - shared
         return bool((concentration.grid(np.array([score]), test.grid) > limit)[0])
 
@@ -341,27 +328,30 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
     steep = max(phase.step_size for phase in numbers.phases) * (problem.beta or 0.0)
     bound = 20 * log**2 / epsilon**1.5
     beyond = size * math.exp(-bound / (numbers.laplace_scale * math.sqrt(cutoff)))
-    void = (
-        *_as_given(options.cohort_size, _filter_cohort(problem, epsilon, delta)),
-        *_unless(epsilon < 1, f"Section 3 assumes epsilon < 1, and epsilon = {epsilon:g}."),
-        *_unless(n >= 300 * log**3 / epsilon**1.5, _few(300 * log**3 / epsilon**1.5, n, "Section 3", "log³(mn/δ)")),
-        *_unless(steep <= 2, f"Lemma 12 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
-        *_unless(208 * steep <= 1, f"Lemma 11 needs βCη ≤ 1, C = 208 by Lemma 10, and βCη = {208 * steep:,.4g}."),
-        *_unless(
+    conditions = (
+        _as_printed(options.cohort_size, _filter_cohort(problem, epsilon, delta)),
+        (epsilon < 1, f"Section 3 assumes epsilon < 1, and epsilon = {epsilon:g}."),
+        (n >= 300 * log**3 / epsilon**1.5, _few(300 * log**3 / epsilon**1.5, n, "Section 3", "log³(mn/δ)")),
+        (steep <= 2, f"Lemma 12 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
+        (208 * steep <= 1, f"Lemma 11 needs βCη ≤ 1, C = 208 by Lemma 10, and βCη = {208 * steep:,.4g}."),
+        (
             cutoff + 4 / epsilon * math.log(12 / delta) <= size / 2,
             f"Lemma 10 takes ĉ to be at most B/2 but for a chance of δ/24, and B/2 = {size / 2:,g}, c = {cutoff:,.4g}.",
         ),
-        *_unless(
+        (
             beyond <= delta / 24,
             f"Lemma 10 takes all noise of a batch to be at most {bound:,.4g} but for a chance of δ/24, "
             f"and {beyond:,.3g} of its {size:,} users are expected above that.",
         ),
-        *_short_of(constant * printed, proof, "Lemmas 3 and 10"),
-        *_unless(math.log(m) > 2, f"Section 3.3.2 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
-        "No theorem covers a Laplace scale 2σ that depends on the secret ĉ, nor a halt whose time is seen, and the "
-        "proof does not account for the replaced user's own decision in count: our accountant finds no ε.",
+        _enough(constant * printed, proof, "Lemmas 3 and 10"),
+        (math.log(m) > 2, f"Section 3.3.2 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
+        (
+            False,
+            "No theorem covers a Laplace scale 2σ that depends on the secret ĉ, nor a halt whose time is seen, and the "
+            "proof does not account for the replaced user's own decision in count: our accountant finds no ε.",
+        ),
     )
-    return Chosen(replace(numbers, void=void), _risk(problem, numbers, steep))
+    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep))
 
 
 def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Chosen:
@@ -417,35 +407,34 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     gentle *= bound / problem.domain.half_width
     few = math.log(n * d / delta) ** 2 / epsilon
     found = medians_epsilon(numbers, problem, delta)
-    void = (
-        *_as_given(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
-        *_unless(n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
-        *_unless(
-            size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."
-        ),
-        *_unless(epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
-        "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are.",
-        *_unless(
+    conditions = (
+        _as_printed(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
+        (n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
+        (size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."),
+        (epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
+        (False, "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are."),
+        (
             trim == median_trim(size),
             "Assumption 28 asks that more than B/2 answers that lie together hold the statistic: of trimmed means only "
             "the median has that.",
         ),
-        *_unless(beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
-        *_unless(steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
-        *_unless(
-            6 * steep * size <= 1, f"Lemma 35 needs 6βηB ≤ 1 for its queries, and 6βηB = {6 * steep * size:,.4g}."
-        ),
-        *_short_of(constant * printed, proof, "Lemmas 32, 33 and 36"),
-        *_unless(
+        (beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
+        (steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
+        (6 * steep * size <= 1, f"Lemma 35 needs 6βηB ≤ 1 for its queries, and 6βηB = {6 * steep * size:,.4g}."),
+        _enough(constant * printed, proof, "Lemmas 32, 33 and 36"),
+        (
             options.temperature == "reciprocal",
             "τ is printed as a length, G log(nmd)/√m, and Algorithms 7 and 8 use it as an inverse length.",
         ),
-        *_unless(math.log(m) > 2, f"Lemma 38 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
-        "Lemma 36 takes a score to move by 1 where (17) says 2; as only the conjunction of the tests is released, they "
-        "cost what docs/privacy/median-sgd.md#md2 says.",
-        *_unless(math.isfinite(found), _uncovered(steep)),
+        (math.log(m) > 2, f"Lemma 38 sums powers of 2/log m, and log m = {math.log(m):.3g} ≤ 2."),
+        (
+            False,
+            "Lemma 36 takes a score to move by 1 where (17) says 2; as only the conjunction of the tests is released, "
+            "they cost what docs/privacy/median-sgd.md#md2 says.",
+        ),
+        (math.isfinite(found), _uncovered(steep)),
     )
-    return Chosen(replace(numbers, void=void), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
+    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
 
 
 def _lemma_3(shift: float, epsilon: float, delta: float) -> float:
@@ -458,21 +447,17 @@ def _chosen(options: FilterOpen | MediansOpen, constant: float, lemmas: str) -> 
     return (f"{constant:.4g}{source} in σ_s = O(·)",)
 
 
-def _as_given(given: int | None, printed: int) -> tuple[str, ...]:
-    return () if given is None else (f"cohort_size = {given:,} is an option's: the paper prints B = {printed:,}.",)
-
-
-def _unless(holds: bool, sentence: str) -> tuple[str, ...]:
-    return () if holds else (sentence,)
+def _as_printed(given: int | None, printed: int) -> tuple[bool, str]:
+    return given is None, f"cohort_size = {given or 0:,} is an option's: the paper prints B = {printed:,}."
 
 
 def _few(least: float, users: int, where: str, what: str) -> str:
     return f"{where} assumes n ≥ {math.ceil(least):,}, from {what}, and n = {users:,}."
 
 
-def _short_of(scale: float, proof: float, lemmas: str) -> tuple[str, ...]:
+def _enough(scale: float, proof: float, lemmas: str) -> tuple[bool, str]:
     holds = scale >= proof * (1 - 1e-12)
-    return _unless(holds, f"σ_s is {proof / scale:,.4g} times smaller than {lemmas} ask for by their own constants.")
+    return holds, f"σ_s is {proof / scale:,.4g} times smaller than {lemmas} ask for by their own constants."
 
 
 def _uncovered(steep: float) -> str:
@@ -564,13 +549,13 @@ FILTER_AS_PRINTED = Printed(
     options=FilterOpen,
     parameters=FilterAsPrinted,
     planner=plan_filter,
-    maker=lambda plan: Localisation(plan, Filter(plan)),
+    maker=Filter,
     # No theorem: outlier-filter#f1 needs a Laplace scale that does not depend on the secret cutoff.
 )
 MEDIANS_AS_PRINTED = Printed(
     options=MediansOpen,
     parameters=MediansAsPrinted,
     planner=plan_medians,
-    maker=lambda plan: Localisation(plan, Medians(plan)),
+    maker=Medians,
     epsilon=medians_epsilon,
 )

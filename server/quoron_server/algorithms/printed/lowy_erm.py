@@ -32,7 +32,13 @@ from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.printed.lowy_iterates import diameter, phase_share, phase_users, phases_of, usual_void
+from quoron_server.algorithms.printed.lowy_iterates import (
+    diameter,
+    phase_share,
+    phase_users,
+    phases_of,
+    usual_conditions,
+)
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
@@ -115,6 +121,7 @@ class PrintedPhase:
 class PrintedERMParameters(PrintedParameters, Parameters):
     """Public numbers of one run of Algorithm 3."""
 
+    rests_on = Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
     radius: float  # τ
     one_threshold: bool
     smoothing: float | None  # r
@@ -129,11 +136,6 @@ class PrintedERMParameters(PrintedParameters, Parameters):
             made = tuple(RoundRelease(by, by.entry(), tested=True) for by in (phase.test, phase.noise))
             asked = min(phase.draws, phase.users)
             yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Return who is drawn is secret."""
-        del problem
-        return Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
 
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
@@ -187,74 +189,72 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
     parameters = PrintedERMParameters(
         epsilon=epsilon,
         delta=delta,
-        filled_in=_filled_in(options, p, smoothing),
-        void=_void(problem, privacy, options, phases, p),
+        filled_in=(
+            "log is the natural logarithm",
+            f"q = {options.shrink:g}",
+            f"p = {p:.4g}",
+            f"τ = {options.radius_factor:g} L log(ndm)/√m",
+            f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
+            f"stages of AC-SA in a phase: {options.stages}",
+            "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
+            "x_i is the aggregate point of AC-SA",
+            "K_i rounded up, n_i rounded down",
+            "x_0 = 0",
+            "a gradient of 0 where no user is left",
+            "a halt ends the run with 0",
+            *(() if smoothing is None else ("one draw of y for each item and step stands for ∇f_r",)),
+        ),
+        void=(),
         radius=tau,
         one_threshold=options.one_threshold,
         smoothing=smoothing,
         phases=tuple(phases),
     )
-    return Chosen(parameters, None, theorem=THEOREM)
+    return Chosen(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
 
 
-def _filled_in(options: PrintedERMOptions, p: float, smoothing: float | None) -> tuple[str, ...]:
-    return (
-        "log is the natural logarithm",
-        f"q = {options.shrink:g}",
-        f"p = {p:.4g}",
-        f"τ = {options.radius_factor:g} L log(ndm)/√m",
-        f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
-        f"stages of AC-SA in a phase: {options.stages}",
-        "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
-        "x_i is the aggregate point of AC-SA",
-        "K_i rounded up, n_i rounded down",
-        "x_0 = 0",
-        "a gradient of 0 where no user is left",
-        "a halt ends the run with 0",
-        *(() if smoothing is None else ("one draw of y for each item and step stands for ∇f_r",)),
-    )
-
-
-def _void(
-    problem: Problem, privacy: Privacy, options: PrintedERMOptions, phases: list[PrintedPhase], p: float
-) -> tuple[str, ...]:
-    """Conditions of Theorems C.1, C.3 and D.3 that these numbers break, and steps of their proofs that fail."""
-    n, m, d, q = problem.users, problem.items_per_user, problem.dimension, options.shrink
-    epsilon, delta = privacy.epsilon, privacy.delta
-    found = list(usual_void(problem, epsilon, smooth=False))
+def _conditions(
+    numbers: PrintedERMParameters, problem: Problem, options: PrintedERMOptions, p: float
+) -> Iterator[tuple[bool, str]]:
+    """Yield whether a condition of Theorems C.1, C.3 and D.3, or a step of a proof, holds, and the sentence if not."""
+    n, m, d, q, phases = problem.users, problem.items_per_user, problem.dimension, options.shrink, numbers.phases
+    epsilon, delta = numbers.epsilon, numbers.delta
     have = n ** (1 - q)
     need = 100 * (math.log(20 * n * m * d / delta) + epsilon) / (epsilon * (1 - 0.5**q))
-    if have <= need:
-        found.append(f"Theorem C.1 needs n^(1-q) > {need:,.0f}, and n^(1-q) = {have:,.0f}.")
-    if delta >= 1 / (m * n):
-        found.append(f"Theorem C.3 needs δ < 1/(mn) = {1 / (m * n):.2g}.")
-    if p < (least := 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)) * (1 - 1e-12):
-        found.append(f"Theorem C.3 needs p >= {least:.4g}.")
-    over = [i for i, phase in enumerate(phases, 1) if phase.draws > phase.users]
-    if over:
-        found.append(
-            f"The proof of Theorem C.3 takes K_i <= n_i, and K_i > n_i in {len(over)} of {len(phases)} phases "
-            f"(K_{over[0]} = {phases[over[0] - 1].draws:,}, n_{over[0]} = {phases[over[0] - 1].users:,})."
-        )
+    least = 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)
     least_draws = 500 * (math.log(n * m * d / delta) + epsilon) / epsilon
-    few = [i for i, phase in enumerate(phases, 1) if phase.draws < least_draws]
-    if few:
-        found.append(
-            f"The proof of Theorem C.1 takes K_i >= 500 log(nmde^ε/δ)/ε = {least_draws:,.0f}, and K_i is less in "
-            f"{len(few)} of {len(phases)} phases (K_{few[0]} = {phases[few[0] - 1].draws:,}), where noise ends runs."
+    yield from usual_conditions(problem, epsilon, smooth=False)
+    yield have > need, f"Theorem C.1 needs n^(1-q) > {need:,.0f}, and n^(1-q) = {have:,.0f}."
+    yield delta < 1 / (m * n), f"Theorem C.3 needs δ < 1/(mn) = {1 / (m * n):.2g}."
+    yield p >= least * (1 - 1e-12), f"Theorem C.3 needs p >= {least:.4g}."
+    if over := [i for i, phase in enumerate(phases, 1) if phase.draws > phase.users]:
+        yield (
+            False,
+            f"The proof of Theorem C.3 takes K_i <= n_i, and K_i > n_i in {len(over)} of {len(phases)} phases "
+            f"(K_{over[0]} = {phases[over[0] - 1].draws:,}, n_{over[0]} = {phases[over[0] - 1].users:,}).",
         )
-    short = [i for i, phase in enumerate(phases, 1) if phase.rounds * phase.draws < phase.users]
-    if short:
-        found.append(f"The proof of Theorem C.3 takes T_i K_i >= n_i, and it is less in {len(short)} phases.")
-    found.append("Lemmas A.8, A.9 and C.2 have every user once, and line 3 of Algorithm 2 draws with replacement.")
-    found.append("The proof of Theorem C.1 amplifies by sampling given that tests passed, where no batch is uniform.")
-    if not options.one_threshold:
-        found.append("Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step.")
-    if options.stages == 1:
-        found.append("Lemma C.4 is about several stages of AC-SA (Remark C.5), and Algorithm 2 has one.")
-    if problem.smoothness is None:
-        found.append("The proof of Theorem D.3 sets λ = 1/√(mn), which Theorem C.3 has in units of L/R.")
-    return tuple(found)
+    if few := [i for i, phase in enumerate(phases, 1) if phase.draws < least_draws]:
+        yield (
+            False,
+            f"The proof of Theorem C.1 takes K_i >= 500 log(nmde^ε/δ)/ε = {least_draws:,.0f}, and K_i is less in "
+            f"{len(few)} of {len(phases)} phases (K_{few[0]} = {phases[few[0] - 1].draws:,}), where noise ends runs.",
+        )
+    short = sum(phase.rounds * phase.draws < phase.users for phase in phases)
+    yield not short, f"The proof of Theorem C.3 takes T_i K_i >= n_i, and it is less in {short} phases."
+    yield False, "Lemmas A.8, A.9 and C.2 have every user once, and line 3 of Algorithm 2 draws with replacement."
+    yield (
+        False,
+        "The proof of Theorem C.1 amplifies by sampling given that tests passed, where no batch is uniform.",
+    )
+    yield (
+        options.one_threshold,
+        "Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step.",
+    )
+    yield options.stages != 1, "Lemma C.4 is about several stages of AC-SA (Remark C.5), and Algorithm 2 has one."
+    yield (
+        problem.smoothness is not None,
+        "The proof of Theorem D.3 sets λ = 1/√(mn), which Theorem C.3 has in units of L/R.",
+    )
 
 
 def drawn(stream: RandomStream, users: int, draws: int) -> Integers:

@@ -14,6 +14,7 @@ of the same sizes (`lowy_erm`).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Privacy
+from quoron_server.plan import Privacy, TrustModel
 from quoron_server.problem import Problem
 
 NAME = "outlier-iterates"
@@ -56,16 +57,11 @@ def diameter(problem: Problem) -> float:
     return 2 * problem.radius
 
 
-def usual_void(problem: Problem, epsilon: float, *, smooth: bool) -> tuple[str, ...]:
-    """What the paper assumes throughout (Assumptions 1.1 and 1.2, Theorems 2.1 and 3.1) and this problem is not."""
-    found = []
-    if not problem.convex:
-        found.append("Assumption 1.1 fails: the losses are not convex.")
-    if smooth and problem.smoothness is None:
-        found.append("Assumption 1.2 fails: the losses are not smooth.")
-    if epsilon > 10:
-        found.append(f"Theorems 2.1 and 3.1 are about epsilon <= 10, and epsilon = {epsilon:g}.")
-    return tuple(found)
+def usual_conditions(problem: Problem, epsilon: float, *, smooth: bool) -> Iterator[tuple[bool, str]]:
+    """Yield what the paper assumes throughout: Assumptions 1.1 and 1.2, Theorems 2.1 and 3.1."""
+    yield problem.convex, "Assumption 1.1 fails: the losses are not convex."
+    yield not smooth or problem.smoothness is not None, "Assumption 1.2 fails: the losses are not smooth."
+    yield epsilon <= 10, f"Theorems 2.1 and 3.1 are about epsilon <= 10, and epsilon = {epsilon:g}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +123,16 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
             "x_0 = 0",
             "x_i = x_{i-1} + noise where no iterate is left",
         ),
-        void=_void(problem, privacy, options, chains),
+        void=(),
         cohort_size=chains,
         phases=tuple(
             ChainPhase(users, users, step_size, radius, noise, release) for users, step_size, radius, noise in phases
         ),
     )
     single = all(phase.users == 1 for phase in parameters.phases)
-    return Chosen(parameters, None, theorem=THEOREM, trust_model="central-broadcast" if single else "central-release")
+    trust_model: TrustModel = "central-broadcast" if single else "central-release"
+    judged = parameters.judged(_conditions(parameters, problem, options))
+    return Chosen(judged, None, theorem=THEOREM, trust_model=trust_model)
 
 
 def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:
@@ -165,24 +163,24 @@ def _release(chains: int, epsilon: float, delta: float, noises: list[float], dim
     return LaplaceOneShot(mean, LaplaceTest(chains, mean.core, scale, threshold), multiplier * (1 - 1e-12))
 
 
-def _void(problem: Problem, privacy: Privacy, options: PrintedIterateOptions, chains: int) -> tuple[str, ...]:
-    """Conditions of Theorem B.1 and of the steps of its proof that these numbers break."""
+def _conditions(
+    p: PrintedIterateParameters, problem: Problem, options: PrintedIterateOptions
+) -> Iterator[tuple[bool, str]]:
+    """Yield whether a condition of Theorem B.1, or of a step of its proof, holds, and the sentence if not."""
     n, m, d, q = problem.users, problem.items_per_user, problem.dimension, options.shrink
-    epsilon, delta = privacy.epsilon, privacy.delta
-    found = list(usual_void(problem, epsilon, smooth=True))
-    if options.power is not None and m > n**options.power:
-        found.append(f"Theorem B.1 needs m <= n^J, and m = {m:,} > n^{options.power:g}.")
-    have, need = n ** (1 - q), 100 / (1 - 0.5**q) * math.log(n / delta) / epsilon
-    if have < need:
-        found.append(f"Theorem B.1 needs n^(1-q) >= {need:,.0f}, and n^(1-q) = {have:,.0f}.")
-    largest = problem.lipschitz / diameter(problem) * math.sqrt(d * m * n * epsilon)
-    if problem.smoothness is not None and problem.smoothness > largest:
-        found.append(f"Theorem B.1 needs beta <= {largest:.3g}, and beta = {problem.smoothness:.3g}.")
-    missed = 2 * math.exp(-2 * chains / 15 * epsilon / 20)  # P(|Lap(20/ε)| >= 2C/15), of both worlds
-    if missed > delta / (10 * math.exp(epsilon)):
-        claimed = delta / (10 * math.exp(epsilon))
-        found.append(f"The proof of Theorem B.1 takes P(E_i, E'_i) >= 1 - {claimed:.2g}, and it is 1 - {missed:.2g}.")
-    return tuple(found)
+    power, beta = math.inf if options.power is None else options.power, problem.smoothness or 0.0
+    have, need = n ** (1 - q), 100 / (1 - 0.5**q) * math.log(n / p.delta) / p.epsilon
+    largest = problem.lipschitz / diameter(problem) * math.sqrt(d * m * n * p.epsilon)
+    missed = 2 * math.exp(-2 * p.cohort_size / 15 * p.epsilon / 20)  # P(|Lap(20/ε)| >= 2C/15), of both worlds
+    claimed = p.delta / (10 * math.exp(p.epsilon))
+    yield from usual_conditions(problem, p.epsilon, smooth=True)
+    yield m <= n**power, f"Theorem B.1 needs m <= n^J, and m = {m:,} > n^{power:g}."
+    yield have >= need, f"Theorem B.1 needs n^(1-q) >= {need:,.0f}, and n^(1-q) = {have:,.0f}."
+    yield beta <= largest, f"Theorem B.1 needs beta <= {largest:.3g}, and beta = {beta:.3g}."
+    yield (
+        missed <= claimed,
+        f"The proof of Theorem B.1 takes P(E_i, E'_i) >= 1 - {claimed:.2g}, and it is 1 - {missed:.2g}.",
+    )
 
 
 class PrintedIterates(ChainSGD[PrintedIterateParameters]):

@@ -184,40 +184,6 @@ class Aim:
     known: float  # mean square distance of users that is not their spread: the centre's error, and what a step changes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Progress:
-    """What is public between two rounds."""
-
-    moved: Vector  # dx, (d,)
-    gradient: Vector  # g: the last estimate, without ridge, (d,)
-    error: float  # e
-    spread: float  # s
-
-
-def aim(
-    known: Progress,
-    metric: Metric,
-    *,
-    weight: int,
-    divisor: int,
-    items: int,
-    features: int,
-    first_radius: float,
-    margin: float,
-    main: bool,
-) -> Aim:
-    """Return the aim of a round whose rows are gradients (weight 1) or differences weighted by j = `weight` >= 2."""
-    ahead, far = metric.apply(known.moved), metric.length(known.moved)
-    change = 0.25 * weight**2 * features * far**2 / items if weight > 1 else 0.0
-    spread = known.spread**2 + change
-    expected = margin * float(np.sqrt(spread * (1 + 1 / divisor) + known.error))
-    lag = weight * LAG_SHARE * far
-    largest = first_radius * (MAIN_FACTOR if main else 1.0)
-    radius = expected + lag
-    radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * first_radius))
-    return Aim(known.gradient + weight * CENTRE_SHARE * ahead, radius, change + known.error)
-
-
 def learnt(
     spread: float,
     margin: float,
@@ -420,7 +386,6 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
         """Return the second moment, then gradients at x, then weighted differences of two, each less the centre."""
-        del noise
         p = self.parameters
         if state.round == p.rounds:
             return None
@@ -557,18 +522,17 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         return level, max(square - level**2, 0.0)
 
     def _aim(self, state: TrackingState) -> Aim:
-        p = self.parameters
+        """Of a round whose rows are gradients, or differences weighted by j."""
+        p, problem, j = self.parameters, self.plan.problem, self._weight(state)
         if state.round == PILOT:  # before anything is known: around zero, as far as public constants allow
-            return Aim(np.zeros(self.plan.problem.dimension), p.first_radius, 0.0)
-        main = self._in_main(state)
-        return aim(
-            Progress(state.x - state.previous, state.gradient, state.error, state.spread),
-            self._metric(state),
-            weight=self._weight(state),
-            divisor=p.main_divisor if main else p.warmup_divisor,
-            items=self.plan.problem.items_per_user,
-            features=self.plan.problem.features,
-            first_radius=p.first_radius,
-            margin=state.margin,
-            main=main,
+            return Aim(np.zeros(problem.dimension), p.first_radius, 0.0)
+        metric, moved, divisor = self._metric(state), state.x - state.previous, self._mechanism(state).users
+        far = metric.length(moved)
+        change = 0.25 * j**2 * problem.features * far**2 / problem.items_per_user if j > 1 else 0.0
+        expected = state.margin * float(np.sqrt((state.spread**2 + change) * (1 + 1 / divisor) + state.error))
+        radius, largest = (
+            expected + j * LAG_SHARE * far,
+            p.first_radius * (MAIN_FACTOR if self._in_main(state) else 1.0),
         )
+        radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * p.first_radius))
+        return Aim(state.gradient + j * CENTRE_SHARE * metric.apply(moved), radius, change + state.error)

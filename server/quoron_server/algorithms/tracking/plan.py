@@ -155,12 +155,29 @@ class _Sizes(NamedTuple):
 
 
 def verify(plan: RunPlan) -> None:
-    """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
-    p = plan.parameters_of(TrackingParameters)
-    _verify_shape(plan.problem, p)
+    """Disjoint cohorts, divisors as declared, everything that a round divides by, and each cohort's releases together
+    μ-GDP, whatever the radii are.
+    """
+    p, problem = plan.parameters_of(TrackingParameters), plan.problem
+    cohorts = (p.length_cohort, p.moment_cohort, p.warmup_cohort, p.main_cohort)
+    divisors = (p.length_divisor, p.moment_divisor, p.warmup_divisor, p.main_divisor)
+    search.require(
+        NAME,
+        ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
+        (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
+        ("divisors of at least 1/64 of their cohort", _counts(cohorts, divisors), divisors),
+        ("the problem's feature norm", p.feature_norm == problem.feature_norm, p.feature_norm),
+        ("the problem's curvature", p.link_curvature == problem.link_curvature, p.link_curvature),
+        ("the problem's ridge", p.ridge == problem.ridge, p.ridge),
+        ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
+        ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
+        ("margin > 0", 0 < p.margin < math.inf, p.margin),
+        ("beyond in (0, 1)", 0 < p.beyond < 1, p.beyond),
+        ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
+    )
     if p.adjacency != plan.guarantee.adjacency:
         raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
-    for name, spent in zip(PHASES, recounted_mus(p, plan.problem, p.adjacency), strict=True):
+    for name, spent in zip(PHASES, recounted_mus(p, problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
 
@@ -182,26 +199,6 @@ def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency)
         sensitivity_recount.mu(moment, p.moment_scale * weight, packed(features) + 1),
         sensitivity_recount.mu(warmup, p.warmup_scale * weight, numbers),
         played.mu(mechanisms(p, features, problem.dimension).main.prefix, main, numbers),
-    )
-
-
-def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
-    """Slots, divisors and everything that a round divides by; VerificationError naming the first that is wrong."""
-    cohorts = (p.length_cohort, p.moment_cohort, p.warmup_cohort, p.main_cohort)
-    divisors = (p.length_divisor, p.moment_divisor, p.warmup_divisor, p.main_divisor)
-    search.require(
-        NAME,
-        ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
-        (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
-        ("divisors of at least 1/64 of their cohort", _counts(cohorts, divisors), divisors),
-        ("the problem's feature norm", p.feature_norm == problem.feature_norm, p.feature_norm),
-        ("the problem's curvature", p.link_curvature == problem.link_curvature, p.link_curvature),
-        ("the problem's ridge", p.ridge == problem.ridge, p.ridge),
-        ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
-        ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
-        ("margin > 0", 0 < p.margin < math.inf, p.margin),
-        ("beyond in (0, 1)", 0 < p.beyond < 1, p.beyond),
-        ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
     )
 
 
@@ -243,7 +240,8 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
 def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
     least, least_main = (resolution * root for resolution in RESOLVED)
-    pilot = round((options.pilot_share or _pilot_share(problem, mu, options)) * n)
+    enough = PASSES * _edge(problem, mu * options.participation) / EDGE / n  # brings a second moment's noise to EDGE
+    pilot = round((options.pilot_share or min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])) * n)
     least_length, most_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
     length = min(max(least_length, pilot // 20), most_length, max(2, pilot // (3 * PASSES)))
     moment = pilot // PASSES - length
@@ -258,12 +256,6 @@ def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_S
             main = left // rounds
             if main * options.participation * mu > least_main:
                 yield _Sizes(length, moment, warmups, warmup, rounds, main)
-
-
-def _pilot_share(problem: Problem, mu: float, options: TrackingOptions) -> float:
-    """Of the users: as many as bring the noise of a second moment down to EDGE."""
-    enough = PASSES * _edge(problem, mu * options.participation) / EDGE / problem.users
-    return min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])
 
 
 def _edge(problem: Problem, mu: float) -> float:

@@ -1,24 +1,15 @@
-"""What a run of `whitened-tracking` makes of its gradients. All here are functions of released and public numbers.
+"""What a run of `whitened-tracking` makes of its columns, its second moments and its gradients.
+
+All here are functions of released and public numbers; why each is as it is: docs/privacy/whitened-tracking.md.
 
     WhitenedState what has been released so far, and what follows from it
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
     tail_power    how fast users get fewer farther out
-
-Why each is as it is: docs/privacy/whitened-tracking.md, "What each part is for".
-
-Where each column lies and how wide it is, before second moments are looked at.
-
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
     scaled        a transform that widens those that surely are narrow
-
-Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "Columns".
-
-The looks at the features: what each second moment that is released does to the metric, and what none of them tells.
-
-Functions of releases and public numbers; why each is as it is: docs/privacy/whitened-tracking.md, "What each part is
-for".
+    whitened      what each second moment that is released does to the metric
 """
 
 import math
@@ -125,6 +116,8 @@ class WhitenedState:
     """Everything between two rounds; all of it is released."""
 
     round: int
+    part: int  # of the first message: looks so far
+    typical: float  # length of second moments, as released last
     presence: Presence
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
@@ -302,16 +295,16 @@ def typical(plan: RunPlan, released: Length) -> float:
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 
 
-def radius(plan: RunPlan, state: WhitenedState, stage: int, length: float) -> float:
+def radius(plan: RunPlan, state: WhitenedState, stage: int) -> float:
     """At which second moments of a typical length are clipped."""
     p = plan.parameters_of(WhitenedParameters)
     if p.robust or stage == 0:
-        return length
+        return state.typical
     room = max(1.0, p.resolution / (MOMENTS_FROM * plan.problem.features))
-    return room * length * (1.0 if state.unwidened is None else OPENED)
+    return room * state.typical * (1.0 if state.unwidened is None else OPENED)
 
 
-def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int, length: float) -> WhitenedState:
+def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) -> WhitenedState:
     """By a second moment of features that were clipped at a typical length.
 
     Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
@@ -320,15 +313,15 @@ def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int, le
     mechanism, constant = p.moment(plan.problem.dimension, stage), p.intercept
     between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
     presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-    weight = (mechanism.scale * radius(plan, state, stage, length)) ** -2
+    weight = (mechanism.scale * radius(plan, state, stage)) ** -2
     known = state.known + weight
     moment = moment._replace(mean=state.moment + weight / known * (moment.mean - state.moment))
-    found = whitening(moment, presence.share, known**-0.5, length, constant=constant, again=between)
+    found = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant, again=between)
     if between and not found.narrow:
         return replace(state, presence=presence, moment=moment.mean, known=known)
     transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
     if between and unwidened is None:
-        cautious = whitening(moment, presence.share, known**-0.5, length, constant=constant)
+        cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
         unwidened = state.transform @ cautious.transform
     if p.outputs > 1 and last:
         transform, doubt = aligned(transform, doubt, constant=constant)

@@ -29,12 +29,12 @@ Before a run nobody knows whether columns fill their ranges and whether labels s
 for granted: of odd tables about one in four leaves more. Releases tell: directions that the metric could not see, and
 predictions that still want to grow.
 
-Whitened tracking whose first message is thirteen questions, each for one release, and whose answers are only summed.
+With `parts` the first message is thirteen questions, each for one release, and answers are only summed.
 
     columns, three times        as the first message's factor
     length, moment, four times       the same, of the features as whitened so far
     length, round 0                   of the gradient at 0, then its mean
-    rounds 1 to T - 1, vote           as `method`
+    rounds 1 to T - 1, vote           as above
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
 what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 13 rounds. Two servers need it, and silos that
@@ -42,12 +42,11 @@ send sums: nobody sees a row.
 """
 
 import math
-from dataclasses import dataclass, replace
-from functools import cache
-from statistics import NormalDist
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from quoron_client.protocol.questions import (
     Answers,
@@ -56,6 +55,7 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     Question,
     SecondMoment,
+    Task,
     summed,
 )
 from quoron_client.protocol.smoothing import Moreau
@@ -74,7 +74,7 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums, packed
-from quoron_server.algorithm import Algorithm, OfPlan, Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
@@ -188,7 +188,7 @@ def learnt(law: Law, point: Vector) -> float:
     if law.outputs == 1:
         level = float(point[-1]) if law.intercept else 0.0
         deviation = math.sqrt(max(float(point @ point) - level**2, 0.0))
-        scores = np.abs(level + deviation * _quantiles())
+        scores = np.abs(level + deviation * ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES))
         chances = np.stack([1 / (1 + np.exp(-scores)), np.exp(-scores) / (1 + np.exp(-scores))], axis=1)
     else:
         parts = point.reshape(law.parts, -1)
@@ -196,12 +196,6 @@ def learnt(law: Law, point: Vector) -> float:
         chances = law.chances(parts[:, -1] if law.intercept else np.zeros(law.parts), others @ others.T)
     doubt = -np.sum(chances * np.log(np.maximum(chances, 1e-300)), axis=1).mean()
     return max(0.0, math.log(max(2, law.outputs)) - float(doubt))
-
-
-@cache
-def _quantiles() -> Vector:
-    normal = NormalDist()
-    return np.array([normal.inv_cdf((k + 0.5) / QUANTILES) for k in range(QUANTILES)])
 
 
 BEFORE = {
@@ -254,74 +248,6 @@ def _kind(problem: Problem) -> str:
 
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartsState:
-    """Between two questions."""
-
-    part: int  # questions so far
-    typical: float  # length of second moments, between two parts
-    inner: WhitenedState
-
-
-def made(plan: RunPlan) -> Algorithm[Any]:
-    """Of a plan with WhitenedParameters."""
-    return WhitenedInParts(plan) if plan.parameters_of(WhitenedParameters).parts else WhitenedTracking(plan)
-
-
-class WhitenedInParts:
-    """Algorithm object for a plan with WhitenedParameters in parts."""
-
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.inner = plan, WhitenedTracking(plan)
-        self.parameters = self.inner.parameters
-
-    def init(self) -> PartsState:
-        """Start at zero."""
-        return PartsState(0, 0.0, self.inner.init())
-
-    def request(self, state: PartsState, noise: NoiseSource) -> Question | None:
-        """Of everybody, with what is read of it."""
-        part, own = state.part, state.inner
-        question = self.inner.request(own, noise)
-        if question is None:
-            return None
-        if part < VECTOR:
-            task: SecondMoment | AverageGradient = SecondMoment(self.plan.problem.features)
-            return Question(part, question.cohort, task, reduction=self._reduction(state))
-        if own.round == 0:  # whose task is a moment as well
-            at = self.inner.iterate(own)
-            return Question(
-                part, question.cohort, AverageGradient(at[None, :], (1.0,)), reduction=self._reduction(state)
-            )
-        return replace(question, round=part, reduction=self._reduction(state))
-
-    def update(self, state: PartsState, answers: Answers | Sums, noise: NoiseSource) -> Update[PartsState]:
-        """Release, and whiten or step."""
-        part, own = state.part, state.inner
-        sums = summed(answers, self._reduction(state))
-        if part < PARTS:
-            own, typical, entry, present = self.inner.look(own, part, state.typical, sums, noise)
-            return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
-        update = self.inner.read(own, sums, noise)
-        after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
-        return Update(after, update.releases, *seen, update.present)
-
-    def _reduction(self, state: PartsState) -> Any:
-        """Return all that a round reads of its answers."""
-        if state.part < PARTS:
-            return self.inner.looking(state.inner, state.part, state.typical)
-        return self.inner.reading(state.inner)
-
-    def model(self, state: PartsState) -> Vector:
-        """See method."""
-        return self.inner.model(state.inner)
-
-    def iterate(self, state: PartsState) -> Vector:
-        """See method."""
-        return self.inner.iterate(state.inner)
-
-
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
@@ -365,6 +291,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         zero, none, history = np.zeros(numbers), np.zeros(p.gradients), np.zeros((p.gradients, numbers))
         return WhitenedState(
             round=0,
+            part=0,
+            typical=0.0,
             presence=Presence(),
             transform=np.eye(d) * estimates.unit(self.plan),
             doubt=np.zeros(d),
@@ -394,68 +322,76 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         )
 
     def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
-        """Of everybody: moment and gradient at 0; gradients; at the end two losses."""
-        del noise
+        """Of everybody: moment and gradient at 0, in one question or in parts; gradients; at the end two losses."""
         p, features = self.parameters, self._contrasts.features
         if state.round == p.rounds:
             return None
         everybody, at = np.arange(p.cohort_size, dtype=np.int64), self.iterate(state)
-        if state.round == 0:
-            return Question(0, everybody, MomentAndGradient(features, at))
-        if state.round == p.gradients:
-            return Question(state.round, everybody, AverageLoss(np.stack([at, np.zeros_like(at)])))
         # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
-        centre = p.ridge * at if p.ridge else None
-        smoothing = Moreau(p.smoothing) if p.smoothing else None  # which changes no hinge's gradient at 0
-        return Question(
-            state.round, everybody, AverageGradient(at[None, :], (1.0,), centre=centre, smoothing=smoothing)
-        )
+        centre = p.ridge * at if p.ridge and state.round else None
+        smoothing = Moreau(p.smoothing) if p.smoothing and state.round else None  # no hinge's gradient at 0 changes
+        task: Task = AverageGradient(at[None, :], (1.0,), centre=centre, smoothing=smoothing)
+        if state.round == 0 and not p.parts:
+            task = MomentAndGradient(features, at)
+        elif state.part < VECTOR and p.parts:
+            task = SecondMoment(features)
+        elif state.round == p.gradients:
+            task = AverageLoss(np.stack([at, np.zeros_like(at)]))
+        asked = state.round + min(state.part, p.first)  # questions so far
+        return Question(asked, everybody, task, reduction=self._reduction(state) if p.parts else None)
 
-    def update(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
-        """Release, and step."""
-        if state.round > 0:
-            return self.read(state, summed(answers, self.reading(state)), noise)
-        numbers, answered, typical = packed(self._contrasts.features), answers.answered, 0.0
+    def update(self, state: WhitenedState, answers: Answers | Sums, noise: NoiseSource) -> Update[WhitenedState]:
+        """Release, and step; of a question that is a part of the first message, whiten."""
+        if state.part == PARTS or self.parameters.parts:
+            sums = summed(answers, self._reduction(state))
+            if state.part == PARTS:
+                return self.read(state, sums, noise)
+            after, entry, present = self.look(state, sums, noise)
+            return Update(after, (entry,), {}, {"answered": sums.answered}, present)
+        assert isinstance(answers, Answers)
+        numbers, answered = packed(self._contrasts.features), answers.answered
         factors, rows = Leading(answers.values, numbers), answers.values[:, numbers:].copy()  # no row stays for its end
         entries: tuple[Release, ...] = ()
-        for part in range(PARTS):
-            sums = self.looking(state, part, typical).of(rows if part == VECTOR else factors, answered)
-            state, typical, entry, _ = self.look(state, part, typical, sums, noise)
+        while state.part < PARTS:
+            sums = self.looking(state).of(rows if state.part == VECTOR else factors, answered)
+            state, entry, _ = self.look(state, sums, noise)
             entries += (entry,)
         update = self.read(state, self.reading(state).of(rows, answered), noise)
         return replace(update, releases=(*entries, *update.releases))
 
-    def looking(self, state: WhitenedState, part: int, typical: float) -> Any:
-        """All that a look at factors, or at the end at gradients, reads; `typical` is the length released last."""
+    def _reduction(self, state: WhitenedState) -> Any:
+        """Return all that is read of the answers to a question."""
+        return self.reading(state) if state.part == PARTS else self.looking(state)
+
+    def looking(self, state: WhitenedState) -> Any:
+        """Return all that a look at factors, or at the end at gradients, reads."""
         users, features = self.parameters.cohort_size, self._contrasts.features
-        stage, whole = divmod(part - COLUMNS, 2)
-        if part < COLUMNS:
+        stage, whole = divmod(state.part - COLUMNS, 2)
+        if state.part < COLUMNS:
             constant = self.parameters.constant(features)
             return ColumnSum(users, state.windows.both, estimates.unit(self.plan), constant)
-        if part == VECTOR:
+        if state.part == VECTOR:
             return self._of_gradients(VectorLengthSum(users, state.transform, self.bound))
         if whole:
-            return ShapedMomentSum(users, state.transform, estimates.radius(self.plan, state, stage, typical))
+            return ShapedMomentSum(users, state.transform, estimates.radius(self.plan, state, stage))
         return LengthSum(users, state.transform, float(features))
 
-    def look(
-        self, state: WhitenedState, part: int, typical: float, sums: Sums, noise: NoiseSource
-    ) -> tuple[WhitenedState, float, Release, float | None]:
-        """Release what a look reads: the state after it, a typical length, the ledger's entry, and who is there."""
-        p, plan, (stage, whole) = self.parameters, self.plan, divmod(part - COLUMNS, 2)
+    def look(self, state: WhitenedState, sums: Sums, noise: NoiseSource) -> tuple[WhitenedState, Release, float | None]:
+        """Release what a look reads: the state after it, the ledger's entry, and who is there."""
+        p, plan, part = self.parameters, self.plan, state.part
+        (stage, whole), after = divmod(part - COLUMNS, 2), replace(state, part=part + 1)
         if part < COLUMNS:
             columns = p.columns(self._contrasts.features)
             seen = columns.release(sums, noise.stream("columns", part))
-            return estimates.looked(plan, state, seen, part), 0.0, columns.entry(), None
+            return estimates.looked(plan, after, seen, part), columns.entry(), None
         if whole:
-            mechanism, radius = p.moment(plan.problem.dimension, stage), estimates.radius(plan, state, stage, typical)
+            mechanism, radius = p.moment(plan.problem.dimension, stage), estimates.radius(plan, state, stage)
             moment = mechanism.release(sums, radius, noise.stream("moment", stage))
-            after, present = estimates.whitened(plan, state, moment, stage, typical), moment.presence * p.cohort_size
-            return after, typical, mechanism.entry(), present
+            return estimates.whitened(plan, after, moment, stage), mechanism.entry(), moment.presence * p.cohort_size
         length, entry = p.length().release(sums, noise.stream("length", stage)), p.length().entry()
         if part == VECTOR:
-            return estimates.begun(plan, state, length), typical, entry, None
-        return state, estimates.typical(plan, length), entry, None
+            return estimates.begun(plan, after, length), entry, None
+        return replace(after, typical=estimates.typical(plan, length)), entry, None
 
     def reading(self, state: WhitenedState) -> Any:
         """Return all that a round reads of gradients, or of losses at the end."""

@@ -17,9 +17,8 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, before, made
+from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
-from quoron_server.parameters import Moves
 from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
@@ -127,10 +126,9 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
-def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
+def moves(p: WhitenedParameters, problem: Problem) -> list[float | None]:
     """min-cohort#q4: of the vote. Gradients tell their counts themselves."""
-    del problem
-    vote = Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.vote_scale)
+    vote = sensitivity_recount.rows(1.0, p.cohort_size, "replace-one") / p.vote_scale
     return [*[None] * (p.first + p.gradients), vote]
 
 
@@ -318,7 +316,7 @@ INFO = AlgorithmInfo(
     parameters=WhitenedParameters,
     planner=plan,
     verifier=verify,
-    maker=made,
+    maker=WhitenedTracking,
     factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(

@@ -1,8 +1,23 @@
-"""Plans of `outlier-iterates`: chains, phases, steps and radii by a predicted course, every release, a re-check.
+"""Phased local SGD with outlier-iterate removal: Lowy, Liu & Asi (2024), Algorithm 1, with a test and noise of our own.
 
-A phase runs C chains of N users with m items each from one start: T = N m steps of size η on single items, of which the
-iterates of the last `averaged` users are averaged. There are two models of it, for utility alone; what is private is
-what `verify` certifies:
+    x_0 = 0
+    for phase i:   C chains side by side, each of N_i users one after another, all on fresh users
+        a user takes one local pass of SGD from the iterate that it gets, and hands its last one on
+        y_j = mean of the iterates along chain j
+        S = #{(j, j') : ‖y_j - y_j'‖ <= τ_i}
+        x_i = Proj(weighted mean of the y_j that lie close to most + N(0, σ_i² I))   if the test of S releases
+        x_i = x_{i-1}                                                                otherwise
+
+Privacy asks nothing of the losses: it holds for arbitrary vectors y_j, so clients may clip, and losses may be rough or
+not convex. A chain in which anybody is silent, late or sends nonsense is an isolated point for the phase. Clients see
+iterates without noise (trust model `central-release`), unless every chain is one user long (`central-broadcast`).
+
+Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
+and random inclusion, our ramp, exact calibration, projected releases, free sizes.
+
+A plan takes chains, phases, steps and radii by a predicted course. A phase runs C chains of N users with m items each
+from one start: T = N m steps of size η on single items, of which the iterates of the last `averaged` users are
+averaged. There are two models of it, for utility alone; what is private is what `verify` certifies:
 
 * isotropic curvature known: bias and variance of a chain's average are exact for a quadratic; C chains average out.
   What no average removes: a chain that wanders feels the curvature change, and settles off the optimum (`_bend`).
@@ -18,27 +33,25 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
-from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust import lottery, robust_mean
 from quoron_privacy.robust.lottery import OneShot, verify_one_shot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
-from quoron_server.algorithms.chains import ChainPhase
+from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, trivial_risk
-from quoron_server.algorithms.outlier_iterates.method import OutlierIterateParameters, OutlierIterates
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
 _Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
 _Answer = TypeVar("_Answer")
 
@@ -57,6 +70,38 @@ STRAY = 0.01  # share of pairs in d dimensions that the radius may leave out
 
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierIterateParameters(ChainRounds):
+    """Public numbers of one run."""
+
+    cohort_size: int  # C: chains side by side, so users asked in a round
+    phases: tuple[ChainPhase, ...]
+
+
+class OutlierIterates(ChainSGD[OutlierIterateParameters]):
+    """Algorithm object for a plan with OutlierIterateParameters."""
+
+    kind = OutlierIterateParameters
+
+    def released(
+        self, state: ChainState, phase: ChainPhase, noise: NoiseSource, index: int
+    ) -> tuple[bool, Vector, dict[str, float]]:
+        """Return the projected noisy mean of chains that lie close to most; x_{i-1} where the test says no."""
+        mean = phase.release.mean
+        seen = mean.observe(state.averages, state.whole, radius=phase.radius, reference=state.released)
+        passed, x = phase.release.test.decide(seen.score, noise.stream("test", index)), state.released
+        if passed:
+            shift = mean.aggregate(state.averages, seen.weights, radius=phase.radius, reference=state.released)
+            noisy = phase.noise.release(shift, noise.stream("release", index))
+            x = self.plan.problem.domain.project(state.released + noisy)
+        private = {
+            "removed_chains": int(np.sum(seen.weights == 0)),
+            "weight": float(seen.weights.mean()) / (mean.ramp_high - mean.ramp_low),
+            "score": seen.score / mean.cohort_size**2,
+        }
+        return passed, x, private
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,19 +320,17 @@ def verify(plan: RunPlan) -> None:
     single = all(phase.users == 1 for phase in p.phases)
     if plan.guarantee.trust_model == "central-broadcast" and not single:
         raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")
+    chains, dimension = p.cohort_size, plan.problem.dimension
     for phase in p.phases:
-        _verify_phase(phase, p.cohort_size, plan)
-
-
-def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
-    dimension = plan.problem.dimension
-    mean = phase.release.mean
-    if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
-        raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
-    if not isinstance(phase.release, OneShot):
-        raise VerificationError(f"Expected a lottery, got {phase.release}.")
-    verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
-    verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
+        mean = phase.release.mean
+        if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
+            raise VerificationError(
+                f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}."
+            )
+        if not isinstance(phase.release, OneShot):
+            raise VerificationError(f"Expected a lottery, got {phase.release}.")
+        verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
+        verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 
 def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:
