@@ -176,7 +176,7 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
         worker.consider(announced(), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.spent == (0.0, 0.0) or not record.recall("r", 0)
+        assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
 
 
 @pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), MomentSum(5, 1.0, 10)])
@@ -187,7 +187,7 @@ def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Red
         worker.consider(announced(silo_sums=True), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.recall("r", 0) is None
+        assert record.kept("r", 0) == []
 
 
 def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:
@@ -411,7 +411,7 @@ class TestTheAccountInJson:
         told = capsys.readouterr().out
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
-            (salt,) = record.execute("SELECT salt FROM silo").fetchone()
+            (salt,) = record.execute("SELECT salt FROM state").fetchone()
         assert json.loads(told).keys() == {"made", "record", "persons", "departures", "spending", "runs"}
         assert not any(name in told for name in ("Ødegård", "=cmd"))
         assert not any(each.hex() in told for each in [*digests, salt])
