@@ -137,6 +137,12 @@ class TestAPersonsLimit:
             assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
             assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
 
+    def test_of_local_reports_is_spent_by_a_persons_own(self, record):
+        record.agree(agreement(participations=2))
+        assert record.keep("r", 0, Q, b"report", seats(0), spends=(0.75, 0.0)) == b"report"
+        assert record.keep("r", 0, OTHER, b"report", seats(1), spends=(0.25, 0.0)) == b"report"
+        assert record.may_answer("r", 1, seats(0, 1, 2), spends=(0.5, 0.0))[0].tolist() == [False, True, True]
+
 
 @dataclass
 class OneByOne:

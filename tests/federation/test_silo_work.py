@@ -210,6 +210,35 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
         assert third.status.tolist() == [Status.MISSING, Status.MISSING, 0], "one task a round"
 
 
+def test_who_comes_later_is_in_no_answer_to_a_question_that_has_one(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        first = worker.reply(question(GRADIENT, [0, 5]))
+        assert rows(first, GRADIENT, 2).status.tolist() == [0, Status.MISSING]
+    file.write_text(table([*NAMES, "flo"]).to_csv(index=False))
+    with opened(config) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        assert worker.reply(question(GRADIENT, [0, 5])) == first
+        both = rows(worker.reply(question(GRADIENT, [0, 1, 5])), GRADIENT, 3)
+    assert both.status.tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(both.values[0], rows(first, GRADIENT, 2).values[0])
+
+
+def test_a_round_with_an_answer_that_was_erased_is_over_for_the_others_too(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        worker.reply(question(GRADIENT, [0, 1]))
+        kept = worker.reply(question(GRADIENT, [2]))
+        accounts.depart(record, config.record, "ben")
+        for asked in ([0, 1], [3]):
+            answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked)))
+            assert answer.status == pb.STATUS_MISSING
+        assert worker.reply(question(GRADIENT, [2])) == kept
+
+
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
     with opened(config := owner(file)) as record:
         worker = Worker.of(config, record)
