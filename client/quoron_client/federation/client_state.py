@@ -78,7 +78,7 @@ from numpy.typing import NDArray
 
 from quoron_client.durable import Tally
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
-from quoron_privacy.arrays import Mask
+from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
@@ -125,14 +125,14 @@ class Agreement:
         rows = database.execute(f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY rowid", given).fetchall()
         for *told, charged, answered, counts in rows:
             counted = np.frombuffer(zlib.decompress(counts[1:]), f"<u{counts[0]}").copy()
-            yield cls(*[*told, _unpacked(charged), _unpacked(answered), counted])
+            yield cls(*[*told, decompressed(charged), decompressed(answered), counted])
 
     def write(self, database: sqlite3.Connection) -> None:
         """Write the run, in place of what the state has of it."""
         size = self.counts.itemsize
         counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1)
         told = [getattr(self, each.name) for each in fields(self)[:-3]]
-        row = (*told, _packed(self.charged), _packed(self.answered), counts)
+        row = (*told, compressed(self.charged), compressed(self.answered), counts)
         database.execute(_WRITE_RUN, (_mark(row), *row))
 
     def charges(self, those: Persons) -> Mask:
@@ -707,7 +707,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         with self._errors() as database:
             query = "SELECT digest, persons, tasks, answer FROM answers WHERE run = ? AND round = ? AND persons NOTNULL"
             rows = [] if self._is_past(run, round) else database.execute(query, (run, round)).fetchall()
-            return [Kept(digest, np.flatnonzero(_unpacked(persons)), *more) for digest, persons, *more in rows]
+            return [Kept(digest, np.flatnonzero(decompressed(persons)), *more) for digest, persons, *more in rows]
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """Return the kept answer to this question; None after an answer in a later round."""
@@ -747,7 +747,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             if self._is_past(run, round):
                 return none, "a later round was answered: the coordinator's database was put back to before it"
             query = "SELECT persons, answer IS NULL FROM answers WHERE run = ? AND round = ?"
-            before = [(_unpacked(persons), gone) for persons, gone in database.execute(query, (run, round))]
+            before = [(decompressed(persons), gone) for persons, gone in database.execute(query, (run, round))]
             if any(gone for _, gone in before):  # the answer of a person who has left
                 return none, _ANSWERED
             if may is not None:
@@ -798,7 +798,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             agreed = Agreement.read(database, run)
             if agreed is None or not len(those) or not allowed.all():
                 return None
-            row = (run, round, digest, *spends, self._incarnation, _packed(mask(those)), tasks)
+            row = (run, round, digest, *spends, self._incarnation, compressed(mask(those)), tasks)
             # The answer is the last column: sums of ε over rounds do not read it.
             database.execute(_WRITE_ANSWER, (_mark(row), *row, answer))
             agreed.answered[those] = True
@@ -839,7 +839,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             kept = database.execute(
                 "SELECT rowid, persons FROM answers WHERE answer IS NOT NULL AND persons IS NOT NULL"
             )
-            erased = [(row,) for row, persons in kept.fetchall() if at(_unpacked(persons), np.array([person]))[0]]
+            erased = [(row,) for row, persons in kept.fetchall() if at(decompressed(persons), np.array([person]))[0]]
             database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
             ((epsilon, delta),) = _spent(database, np.array([person]))
         spent = float(epsilon), float(delta)
@@ -871,7 +871,7 @@ def _spent(
     rows = database.execute(_CHARGED, (besides,)).fetchall()
     held = np.zeros((len(rows), len(persons)), bool)
     for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
-        kept[:] = True if everybody else at(_unpacked(charged), persons)
+        kept[:] = True if everybody else at(decompressed(charged), persons)
     return _summed(held, [row[:2] for row in rows], plus)
 
 
@@ -892,25 +892,8 @@ def _reported(
     """Return ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
     rows = database.execute(query, (run,)).fetchall() if given else []
-    held = np.array([at(_unpacked(row[2]), persons) for row in rows], bool).reshape(len(rows), len(persons))
+    held = np.array([at(decompressed(row[2]), persons) for row in rows], bool).reshape(len(rows), len(persons))
     return _summed(held, [row[:2] for row in rows], [spends])
-
-
-def mask(persons: Persons) -> Mask:
-    """Return a bit for each person up to the last of these."""
-    bits = np.zeros(int(persons.max(initial=-1)) + 1, bool)
-    bits[persons] = True
-    return bits
-
-
-def _packed(bits: Mask) -> bytes:
-    """Return bits, compressed."""
-    return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)
-
-
-def _unpacked(kept: bytes) -> Mask:
-    many, bits = int.from_bytes(kept[:4], "little"), np.frombuffer(zlib.decompress(kept[4:]), np.uint8)
-    return np.unpackbits(bits, count=many).astype(bool)
 
 
 def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
