@@ -17,7 +17,7 @@ from processes import cpu_seconds
 
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
+from quoron_client.protocol.flower_records import Values, answered
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, plain
 from quoron_server.flower.engine import FlowerEngine, Shards
 from quoron_server.problem import Problem
@@ -26,8 +26,9 @@ from quoron_server.problem import Problem
 def answer(values: Values, context: Context) -> RecordDict:
     """The point that came, and one: as the bare app does, so that what is compared is what surrounds the answer."""
     del context
-    question = question_from_values(values)
-    return answers_record(Answers(plain(question.task).points + 1.0, np.zeros(len(question.cohort), np.uint8)))
+    return answered(
+        values, lambda asked: Answers(plain(asked.task).points + 1.0, np.zeros(len(asked.cohort), np.uint8))
+    )
 
 
 client_app = make_app(answer)

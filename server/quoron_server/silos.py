@@ -14,7 +14,6 @@ no amplification by sampling may be claimed of it. Statements and proofs: docs/p
 
 import hashlib
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -202,18 +201,6 @@ def seed_of(run: str, specification: str) -> str:
 def digest(users: NDArray[np.int64]) -> str:
     """SHA-256 of user numbers in order, in decimal with a comma between."""
     return hashlib.sha256(",".join(map(str, users.tolist())).encode()).hexdigest()
-
-
-def packed(users: NDArray[np.int64]) -> bytes:
-    """Return users as bits, compressed: of a hundred thousand 12 KiB at most."""
-    bits = np.zeros(int(users.max(initial=-1)) + 1, bool)
-    bits[users] = True
-    return zlib.compress(np.packbits(bits).tobytes())
-
-
-def unpacked(stored: bytes) -> NDArray[np.int64]:
-    """Return what was packed, in order."""
-    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
 
 
 def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int64]:

@@ -112,12 +112,12 @@ class TestAClientThatLeaves:
             with pytest.raises(KeyboardInterrupt):
                 account.leave(home / "record.sqlite", **files)
         with contextlib.closing(sqlite3.connect(home / "record.sqlite")) as record:
-            first = record.execute("SELECT time FROM erasure").fetchone()
+            (erasure,) = record.execute("SELECT erasure FROM state").fetchone()
         receipt = account.leave(home / "record.sqlite", **files)
         assert not (home / "mine/key.pem").exists()
         assert not (home / "mine/certificate.pem").exists()
         assert receipt.fields["erased"]["files"] == (str(home / "mine/key.pem"), str(home / "mine/certificate.pem"))
-        assert first == (receipt.fields["left"],)
+        assert json.loads(erasure)["time"] == receipt.fields["left"]
 
     @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
     def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:

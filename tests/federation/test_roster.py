@@ -28,12 +28,13 @@ from quoron.cli.app import invoke
 from quoron.federation.control import Control
 from quoron_client.protocol import identity
 from quoron_client.protocol.questions import Status
+from quoron_privacy.arrays import compressed
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
-from quoron_server.silos import by_client, draw, homes, packed, seed_of
+from quoron_server.silos import by_client, draw, homes, seed_of
 from quoron_server.storage.backup import back_up, restore
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
@@ -469,7 +470,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
             assert "to be those that its seed draws, got others" in capsys.readouterr().err
             with running._database.writing() as connection:  # and its traces are wiped
                 connection.execute('UPDATE slots SET "user" = ? WHERE "user" = ?', (told["drawn"][0], 2))
-                connection.execute("UPDATE draws SET active = ?", (packed(np.arange(USERS + 5)),))
+                connection.execute("UPDATE draws SET active = ?", (compressed(np.ones(USERS + 5, bool)),))
                 members = draw(told["seed"], np.arange(USERS + 5), USERS)
                 for slot, user in enumerate(members.tolist()):
                     connection.execute('UPDATE slots SET "user" = ? WHERE slot = ?', (user, slot))

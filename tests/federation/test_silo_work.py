@@ -182,7 +182,7 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
         worker.consider(announced(), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.spent == (0.0, 0.0) or not record.recall("r", 0)
+        assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
 
 
 @pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), MomentSum(5, 1.0, 10)])
@@ -193,7 +193,7 @@ def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Red
         worker.consider(announced(silo_sums=True), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.recall("r", 0) is None
+        assert record.kept("r", 0) == []
 
 
 def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:
@@ -214,6 +214,35 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
         assert both.status.tolist() == [0, 0]
         third = rows(worker.reply(question(other, [0, 1, 3])), GRADIENT, 3)
         assert third.status.tolist() == [Status.MISSING, Status.MISSING, 0], "one task a round"
+
+
+def test_who_comes_later_is_in_no_answer_to_a_question_that_has_one(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        first = worker.reply(question(GRADIENT, [0, 5]))
+        assert rows(first, GRADIENT, 2).status.tolist() == [0, Status.MISSING]
+    file.write_text(table([*NAMES, "flo"]).to_csv(index=False))
+    with opened(config) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        assert worker.reply(question(GRADIENT, [0, 5])) == first
+        both = rows(worker.reply(question(GRADIENT, [0, 1, 5])), GRADIENT, 3)
+    assert both.status.tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(both.values[0], rows(first, GRADIENT, 2).values[0])
+
+
+def test_a_round_with_an_answer_that_was_erased_is_over_for_the_others_too(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(), FIRST)
+        worker.reply(question(GRADIENT, [0, 1]))
+        kept = worker.reply(question(GRADIENT, [2]))
+        accounts.depart(record, config.record, "ben")
+        for asked in ([0, 1], [3]):
+            answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked)))
+            assert answer.status == pb.STATUS_MISSING
+        assert worker.reply(question(GRADIENT, [2])) == kept
 
 
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
@@ -417,7 +446,7 @@ class TestTheAccountInJson:
         told = capsys.readouterr().out
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
-            (salt,) = record.execute("SELECT salt FROM silo").fetchone()
+            (salt,) = record.execute("SELECT salt FROM state").fetchone()
         assert json.loads(told).keys() == {"made", "record", "persons", "departures", "spending", "runs"}
         assert not any(name in told for name in ("Ødegård", "=cmd"))
         assert not any(each.hex() in told for each in [*digests, salt])

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from quoron.engine.inline import InlineEngine
 from quoron_client.flower.serving import make_app
-from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
+from quoron_client.protocol.flower_records import Values, answered
 from quoron_client.protocol.questions import Answers, Question
 from quoron_server.rounds import Engine
 
@@ -134,8 +134,7 @@ class Computing:
     seed: int = 0
 
     def answer(self, values: Values, context: Context) -> RecordDict:
-        question = question_from_values(values)
-        return answers_record(self.engine.ask(replace(question, task=question.task.directed(self.seed))))
+        return answered(values, lambda asked: self.engine.ask(replace(asked, task=asked.task.directed(self.seed))))
 
 
 class Failing(Computing):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 from flwr.superlink.grid import InMemoryGrid
 from hypothesis import given, settings
@@ -34,9 +34,7 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.flower_records import (
     HELLO,
     Values,
-    answers_from_record,
-    answers_record,
-    question_from_values,
+    answered,
     question_values,
     record,
     values_of,
@@ -54,10 +52,12 @@ from quoron_client.protocol.questions import (
     VectorReport,
 )
 from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.wire import array_to_wire
 from quoron_privacy.errors import RunError, WireError
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
+from quoron_server.flower.engine import FlowerEngine, NodeFailed, Part, Shards
 from quoron_server.flower.exchange import Outbound, Pulls, exchange
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE
@@ -134,68 +134,60 @@ def test_a_shard_is_asked_exactly_what_its_users_are(kind: str, users: int, seed
     question = question_of(kind, users, seed)
     rows = np.array(data.draw(st.lists(st.integers(0, users - 1), min_size=1, unique=True)), np.int64)
     values = values_of(crossed(record(**values_for(question, rows))))
-    received = question_from_values(values)
-    assert digest(received, np.arange(len(rows))) == digest(question, rows)
+    received: list[Question] = []
+    answered(values, lambda asked: received.append(asked) or ones(len(rows)))
+    assert digest(received[0], np.arange(len(rows))) == digest(question, rows)
 
 
-@given(users=st.integers(0, 6), axes=st.lists(st.integers(1, 4), min_size=1, max_size=2), seed=st.integers(0, 1000))
+def ones(rows: int) -> Answers:
+    return Answers(np.ones((rows, 2)), np.zeros(rows, np.uint8))
+
+
+def read(reply: RecordDict, users: int, shape: tuple[int, ...]) -> Answers | None:
+    """What a server makes of a node's reply."""
+    return Shards("trial", (1,)).read(reply, Part(np.arange(users)), shape)
+
+
+QUESTION = values_for(question_of("losses", 3, 1), np.arange(3))
+
+
+@given(users=st.integers(1, 6), axes=st.lists(st.integers(1, 4), min_size=1, max_size=2), seed=st.integers(0, 1000))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_answers_come_back_bit_by_bit(users: int, axes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     status = rng.integers(0, 3, users).astype(np.uint8)
     values = np.where((status == 0).reshape(-1, *[1] * len(axes)), rng.normal(size=(users, *axes)), 0.0)
-    found = answers_from_record(crossed(answers_record(Answers(values, status))), users, tuple(axes))
+    asked = values_for(question_of("losses", users, 1), np.arange(users))
+    found = read(crossed(answered(asked, lambda _: Answers(values, status))), users, tuple(axes))
     assert found is not None
     np.testing.assert_array_equal(found.values, values)
     np.testing.assert_array_equal(found.status, status)
 
 
-SENT = answers_record(Answers(np.ones((3, 2)), np.zeros(3, np.uint8)))
-
-
-def altered(**values: object) -> RecordDict:
-    """The answers of three users, with something else in place of a part."""
-    whole = {**values_of(SENT), **values}
-    return RecordDict({"quoron": ConfigRecord({key: value for key, value in whole.items() if value is not None})})
-
-
-def array(values: np.ndarray) -> object:
-    return values_of(answers_record(Answers(values, np.zeros(len(values), np.uint8))))["values"]
-
-
 NO_ANSWERS = {
     "nothing": RecordDict(),
     "another record": RecordDict({"quoron": ArrayRecord([np.ones(3)])}),
-    "no values": altered(values=None),
-    "no status": altered(status=None),
-    "values that are a number": altered(values=3.5),
-    "values of no protocol": altered(values=b"\xff" * 50),
-    "no bytes at all": altered(values=b""),
-    "a row too few": altered(values=array(np.ones((2, 2)))),
-    "a row too many": altered(values=array(np.ones((4, 2)))),
-    "another width": altered(values=array(np.ones((3, 1)))),
-    "a flat array": altered(values=array(np.ones(6))),
-    "whole numbers": altered(values=array(np.ones((3, 2), np.int64))),
-    "half the precision": altered(values=array(np.ones((3, 2), np.float32))),
-    "bytes cut off": altered(values=values_of(SENT)["values"][:-1]),  # type: ignore[index]
-    "a huge array": altered(values=array(np.ones((3000, 2)))),
-    "a status too few": altered(status=b"\0\0"),
-    "a status that there is not": altered(status=b"\0\3\0"),
-    "status as text": altered(status="000"),
+    "no answer": record(nonce=b"n"),
+    "an answer that is a number": record(answer=3.5),
+    "an answer of no protocol": record(answer=b"\xff" * 50),
+    "no bytes at all": record(answer=b""),
+    "a row too few": answered(QUESTION, lambda _: ones(2)),
+    "a row too many": answered(QUESTION, lambda _: ones(4)),
     "a refusal": record(refused="failed"),
 }
 
 
 @pytest.mark.parametrize("what", list(NO_ANSWERS))
 def test_what_is_not_answers_is_none_and_never_raises(what: str) -> None:
-    assert answers_from_record(NO_ANSWERS[what], 3, (2,)) is None
-    assert answers_from_record(SENT, 3, (2,)) is not None
+    assert read(NO_ANSWERS[what], 3, (2,)) is None
+    assert read(answered(QUESTION, lambda _: ones(3)), 3, (2,)) is not None
+    assert read(answered(QUESTION, lambda _: ones(3)), 3, (1,)) is None
 
 
-@given(values=st.binary(max_size=80), status=st.binary(max_size=5))
+@given(answer=st.binary(max_size=80))
 @settings(derandomize=True, deadline=None, max_examples=100)
-def test_no_bytes_raise(values: bytes, status: bytes) -> None:
-    answers_from_record(altered(values=values, status=status), 3, (2,))
+def test_no_bytes_raise(answer: bytes) -> None:
+    read(record(answer=answer), 3, (2,))
 
 
 @pytest.mark.parametrize("kind", ["passes", "range"])
@@ -204,7 +196,7 @@ def test_a_shard_refuses_parts_that_are_not_one_for_each_user(kind: str) -> None
     values, fewer = values_for(question, np.arange(4)), values_for(question, np.arange(3))
     for wrong in ({"question": fewer["question"]}, {"users": fewer["users"]}, {"users": 3}, {"question": b"\xff"}):
         with pytest.raises(Exception, match=r"Expected|Error parsing") as raised:
-            question_from_values({**values, **wrong})
+            answered({**values, **wrong}, lambda asked: ones(len(asked.cohort)))
         assert isinstance(raised.value, WireError) or "parsing" in str(raised.value)
 
 
@@ -409,8 +401,8 @@ FAULTS: dict[str, Fault] = {
     "under another node's name": lambda message, reply: [from_node(reply, 5)],
     "to another message": lambda message, reply: [in_reply_to(reply, "message 1")],
     "no record": lambda message, reply: [Message(RecordDict(), reply_to=message)],
-    "a refusal of its own": lambda message, reply: [with_values(reply, refused=SECRET, values=None, status=None)],
-    "a status of its own": lambda message, reply: [with_values(reply, status=b"\7" * 30)],
+    "a refusal of its own": lambda message, reply: [with_values(reply, refused=SECRET, answer=None)],
+    "a status too many": lambda message, reply: [_changed(reply, statuses=b"\0" * 30)],
     "NaN": lambda message, reply: [_filled(reply, np.nan)],
     "infinity": lambda message, reply: [_filled(reply, np.inf)],
     "1e300": lambda message, reply: [_filled(reply, 1e300)],
@@ -418,8 +410,16 @@ FAULTS: dict[str, Fault] = {
 
 
 def _filled(reply: Message, number: float) -> Message:
-    users = len(reply.content["quoron"]["status"])
-    return with_values(reply, values=array(np.full((users, 3), number)))
+    shape = tuple(pb.Answer.FromString(reply.content["quoron"]["answer"]).values.shape)
+    return _changed(reply, values=array_to_wire(np.full(shape, number)))
+
+
+def _changed(reply: Message, **fields: object) -> Message:
+    answer = pb.Answer.FromString(reply.content["quoron"]["answer"])
+    for name in fields:
+        answer.ClearField(name)
+    answer.MergeFrom(pb.Answer(**fields))
+    return with_values(reply, answer=answer.SerializeToString())
 
 
 def asked_with(fault: Fault, *, demanding: bool = False) -> tuple[Question, FakeGrid, FlowerEngine]:

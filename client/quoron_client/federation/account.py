@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.durable import erase
-from quoron_client.federation.client_state import Charge, ClientState
+from quoron_client.federation.client_state import Agreement, ClientState, Persons, at
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
@@ -66,7 +66,7 @@ def account(record: ClientState, path: Path) -> dict[str, Any]:
     everybody = np.arange(max(1, record.people))
     counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
     spending = [{"epsilon": e, "delta": d, "persons": many} for (e, d), many in sorted(counted.items(), reverse=True)]
-    runs = [_run(each) for each in record.charges(everybody)]
+    runs = [_run(*each, everybody) for each in record.agreements()]
     told = {"made": _now(), "record": str(path), "persons": len(everybody), "departures": record.departures}
     return told | {"spending": spending, "runs": runs}
 
@@ -74,35 +74,36 @@ def account(record: ClientState, path: Path) -> dict[str, Any]:
 def of_each(record: ClientState, those: Sequence[str]) -> list[PersonAccount]:
     """Return what each of these names has spent, in their order."""
     numbers, left = record.known(those)
-    sums, charges = record.charged(numbers), record.charges(numbers)
+    sums = record.charged(numbers)
+    runs = [(run.run, run.charges(numbers), at(run.answered, numbers)) for run, _ in record.agreements()]
     found = []
     for index, (name, number) in enumerate(zip(those, numbers.tolist(), strict=True)):
         if number < 0:
             found.append(PersonAccount(name, None, 0.0, 0.0, (), (), None))
             continue
-        runs = tuple(charge.run for charge in charges if charge.charged[index])
-        answered = tuple(charge.run for charge in charges if charge.answered[index])
+        charged = tuple(run for run, charges, _ in runs if charges[index])
+        answered = tuple(run for run, _, answers in runs if answers[index])
         epsilon, delta = float(sums[index, 0]), float(sums[index, 1])
-        found.append(PersonAccount(name, number, epsilon, delta, runs, answered, left[index]))
+        found.append(PersonAccount(name, number, epsilon, delta, charged, answered, left[index]))
     return found
 
 
-def _run(charge: Charge) -> dict[str, Any]:
+def _run(run: Agreement, rounds: int, everybody: Persons) -> dict[str, Any]:
     """Return a run that was agreed to: what was announced of it, and what it came to."""
     unknown: dict[str, Any] = {"statement": UNKNOWN, "epsilon": None, "delta": None, "simulation": False}
     unknown |= dict.fromkeys(("algorithm", "theorem", "adjacency", "trust_model", "participation"), "")
     return {
-        "run": charge.run,
-        "agreed": charge.agreed or "",  # ISO 8601, UTC; empty if it is not known
+        "run": run.run,
+        "agreed": run.agreed or "",  # ISO 8601, UTC; empty if it is not known
         **unknown,
-        **(json.loads(charge.promise) if charge.promise else {}),
-        "charged_epsilon": charge.epsilon,  # of a person who is charged: for replacing its rows
-        "charged_delta": charge.delta,
-        "state": "ended" if charge.ended else "open",
-        "rounds_answered": charge.answers,
-        "persons": charge.people,  # that the silo had while it was open
-        "persons_charged": int(charge.charged.sum()),
-        "persons_answered": int(charge.answered.sum()),
+        **(json.loads(run.promise) if run.promise else {}),
+        "charged_epsilon": run.epsilon,  # of a person who is charged: for replacing its rows
+        "charged_delta": run.delta,
+        "state": "ended" if run.ended else "open",
+        "rounds_answered": rounds,
+        "persons": run.people,  # that the silo had while it was open
+        "persons_charged": int(run.charges(everybody).sum()),
+        "persons_answered": int(run.answered.sum()),
     }
 
 

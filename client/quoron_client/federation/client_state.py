@@ -53,9 +53,11 @@ The file is SQLite with full synchronisation, so that writes survive a crash and
 of it is in one file, and writes are counted in the file and next to it (`-acknowledged`): an older, empty or torn copy
 is refused by name. The file has a salted digest of each person's name; an adversary with the file can test a guessed
 name, as the salt is in it. A run has one row, whatever the number of persons: a bit for each that is charged or has
-answered and, while the run is open, counts of answers. Sums of ε and of δ are correctly rounded.
+answered and, while the run is open, counts of answers. A question that was answered has one row, with a bit for each
+person in the answer. Sums of ε and of δ are correctly rounded.
 """
 
+import json
 import os
 import re
 import secrets
@@ -63,20 +65,20 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from math import fsum
 from pathlib import Path
 from threading import RLock
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.durable import Tally
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
-from quoron_privacy.arrays import Mask
+from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
@@ -92,32 +94,60 @@ _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """The terms of a run, which do not change."""
+    """A run that was agreed to: its terms, which do not change, and its persons, a row of `runs`."""
 
     run: str
     terms: bytes  # digest of everything announced
     epsilon: float  # the charge of a person under replace-one: more than the announced ε under zero-out
     delta: float
     participations: int  # of one person
-    promise: str = ""  # the announced guarantee, for the owner's account: JSON
+    promise: str = ""  # the announced guarantee, for the owner's account: JSON; empty where it is not known
+    agreed: str | None = None  # ISO 8601, UTC; None: by a coordinator's report
+    store: str | None = None  # the first word of the coordinator's store
+    people: int = 1  # persons of the silo while the run was open; 1 of a user
+    everybody: int = 0  # 1: all persons are charged, also those who come later
+    ended: int = 0
+    given: int = 0  # answers of all persons
+    charged: Mask = field(default_factory=lambda: np.zeros(0, bool))  # shape (n,)
+    answered: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    counts: NDArray[np.unsignedinteger] = field(default_factory=lambda: np.zeros(0, np.uint8))  # none after the end
+
+    @classmethod
+    def read(cls, database: sqlite3.Connection, run: str) -> "Agreement | None":
+        """Return the run of this name; None if it was not agreed to."""
+        return next(cls.all(database, "run = ?", run), None)
+
+    @classmethod
+    def all(cls, database: sqlite3.Connection, where: str = "true", *given: Any) -> Iterator["Agreement"]:
+        """Return the runs with this property, from the first."""
+        rows = database.execute(f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY rowid", given).fetchall()
+        for *told, charged, answered, counts in rows:
+            counted = np.frombuffer(zlib.decompress(counts[1:]), f"<u{counts[0]}").copy()
+            yield cls(*[*told, decompressed(charged), decompressed(answered), counted])
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Write the run, in place of what the state has of it."""
+        size = self.counts.itemsize
+        counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1)
+        told = [getattr(self, each.name) for each in fields(self)[:-3]]
+        row = (*told, compressed(self.charged), compressed(self.answered), counts)
+        database.execute(_WRITE_RUN, (_mark(row), *row))
+
+    def charges(self, those: Persons) -> Mask:
+        """Return which of these persons are charged."""
+        return at(self.charged, those) | bool(self.everybody)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Charge:
-    """A run in the owner's account."""
+class Kept:
+    """The answer to a question."""
 
-    run: str
-    agreed: str | None  # ISO 8601, UTC; None: by a coordinator's report
-    promise: str  # JSON; empty where it is not known
-    epsilon: float
-    delta: float
-    ended: bool
-    answers: int  # rounds that were answered
-    people: int  # persons of the silo while the run was open; 1 of a user
-    charged: Mask  # of the persons asked about
-    answered: Mask
+    digest: bytes  # of the question
+    persons: Persons  # in it, in order
+    tasks: bytes | None  # digests of their tasks, where it has a row for each of them
+    answer: bytes | None  # None once it was erased
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +225,14 @@ class Erasure:
     @classmethod
     def read(cls, database: sqlite3.Connection) -> Self | None:
         """Return what a state says; None for an owner who has not left."""
-        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'erasure'").fetchone():
-            return None
-        return cls(*database.execute("SELECT * FROM erasure").fetchone())
+        (erasure,) = database.execute("SELECT erasure FROM state").fetchone()
+        return None if erasure is None else cls(**json.loads(erasure))
 
     def write(self, database: sqlite3.Connection) -> None:
         """Erase all runs, answers and coordinators' stores, overwritten by `secure_delete`, and write this."""
-        for table in ("answers", "shares", "runs", "stores", "people", "silo"):
+        for table in ("answers", "runs", "stores", "people"):
             database.execute(f"DELETE FROM {table}")
-        database.execute(_LEFT)
-        database.execute("INSERT INTO erasure VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(self))
+        database.execute("UPDATE state SET salt = NULL, erasure = ?", (json.dumps(asdict(self)),))
 
     def refusal(self, path: Path) -> str:
         """Return why the state answers nothing."""
@@ -228,59 +256,39 @@ class Departure:
     answers: int  # kept answers with the person's row, which are erased
 
 
-VERSION = 6
+VERSION = 7
 _TABLES = f"""
 CREATE TABLE runs (
-    run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
-    store TEXT, everybody INTEGER NOT NULL DEFAULT 0, agreed TEXT, people INTEGER, promise TEXT
+    mark BLOB NOT NULL, run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+    participations INTEGER NOT NULL, promise TEXT NOT NULL, agreed TEXT, store TEXT, people INTEGER NOT NULL,
+    everybody INTEGER NOT NULL, ended INTEGER NOT NULL, given INTEGER NOT NULL, charged BLOB NOT NULL,
+    answered BLOB NOT NULL, counts BLOB NOT NULL
 ) STRICT;
 CREATE TABLE answers (
-    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, store TEXT, persons BLOB, answer BLOB, PRIMARY KEY (run, round)
+    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, epsilon REAL NOT NULL,
+    delta REAL NOT NULL, store TEXT, mark BLOB NOT NULL, persons BLOB, tasks BLOB, answer BLOB,
+    PRIMARY KEY (run, round, digest)
 ) STRICT;
 CREATE TABLE stores (
     root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
 ) STRICT;
-CREATE TABLE silo (salt BLOB NOT NULL) STRICT;
 CREATE TABLE people (
     person INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, departed TEXT
 ) STRICT;
 CREATE INDEX gone ON people (departed) WHERE departed IS NOT NULL;
-CREATE TABLE shares (
-    run TEXT PRIMARY KEY REFERENCES runs, given INTEGER NOT NULL, charged BLOB NOT NULL, answered BLOB NOT NULL,
-    counts BLOB, mark BLOB NOT NULL
-) STRICT;
-CREATE TABLE written (
-    acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
-    answers INTEGER NOT NULL, stores INTEGER NOT NULL, given INTEGER NOT NULL, people INTEGER NOT NULL,
-    departed INTEGER NOT NULL
-) STRICT;
-INSERT INTO written VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0);
+CREATE TABLE state (acknowledged INTEGER NOT NULL, mark BLOB NOT NULL, salt BLOB, erasure TEXT) STRICT;
+INSERT INTO state VALUES (0, x'', NULL, NULL);
 PRAGMA user_version = {VERSION};
 """
-_LEFT = """CREATE TABLE erasure (
-    time TEXT NOT NULL, key TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    runs INTEGER NOT NULL, answers INTEGER NOT NULL, stores INTEGER NOT NULL
-) STRICT"""
-_COUNTED = "runs, charged, ended, answers, stores, given, people, departed"
-_FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
-    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM stores), (SELECT total(given) FROM shares),
-    (SELECT count(*) FROM people), (SELECT count(*) FROM people WHERE departed IS NOT NULL)"""
-_COUNT = f"UPDATE written SET ({_COUNTED}) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
-_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, store, agreed, people, promise, charged)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
-_ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
-    VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
-_OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
-    WHERE charged AND NOT ended ORDER BY rowid"""
-_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND store = ? AND rowid <= ?"
-_CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
-    (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
-    FROM runs ORDER BY runs.rowid"""
-_SHARES = "SELECT mark, charged, answered, counts FROM shares"
-_CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JOIN shares USING (run)
-    WHERE runs.charged AND run != ? ORDER BY runs.rowid"""
+_NAMES = [each.name for each in fields(Agreement)]
+_COLUMNS, _CHANGED = ", ".join(_NAMES), ", ".join(f"excluded.{name}" for name in _NAMES)
+_WRITE_RUN = f"""INSERT INTO runs (mark, {_COLUMNS}) VALUES (?{", ?" * len(_NAMES)})
+    ON CONFLICT (run) DO UPDATE SET (mark, {_COLUMNS}) = (excluded.mark, {_CHANGED})"""
+_ANSWERS = "SELECT mark, run, round, digest, epsilon, delta, store, persons, tasks FROM answers WHERE persons NOTNULL"
+_WRITE_ANSWER = """INSERT INTO answers
+    (mark, run, round, digest, epsilon, delta, store, persons, tasks, answer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_ANSWERED = "the round was already answered, to another question"
+_CHARGED = "SELECT epsilon, delta, everybody, charged FROM runs WHERE run != ? ORDER BY rowid"
 
 
 class ClientState(AbstractContextManager["ClientState"]):
@@ -351,6 +359,7 @@ class ClientState(AbstractContextManager["ClientState"]):
                 if version == 0 and tables == 0:
                     for statement in _TABLES.split(";"):
                         self._database.execute(statement)
+                    self._database.execute("UPDATE state SET mark = ?", (self._mark_of_all(),))
                 elif version != VERSION:
                     raise LedgerError(
                         f"Expected a client's state of version {VERSION} in {str(self._path)!r}, got {version}. "
@@ -364,13 +373,25 @@ class ClientState(AbstractContextManager["ClientState"]):
         """Raise LedgerError for a damaged file, such as a copy that was made during a write."""
         database = self._database
         whole = [row[0] for row in database.execute("PRAGMA integrity_check")] == ["ok"]
-        rows = database.execute(f"SELECT {_COUNTED} FROM written").fetchall() if whole else []
-        if (
-            not whole
-            or rows != [tuple(map(int, database.execute(f"SELECT {_FOUND}").fetchone()))]
-            or any(mark != _mark(*kept) for mark, *kept in database.execute(_SHARES))
-        ):
+        if not whole or database.execute("SELECT mark FROM state").fetchall() != [(self._mark_of_all(),)]:
             raise self._damaged()
+        for rows in (f"SELECT mark, {_COLUMNS} FROM runs", _ANSWERS):
+            if any(mark != _mark(row) for mark, *row in database.execute(rows)):
+                raise self._damaged()
+
+    def _mark_of_all(self) -> bytes:
+        """Return the digest of all runs and of what was seen of stores, and of how many answers and persons there are.
+
+        A file that was copied during a write has pages of different times, and another digest.
+        """
+        parts = (
+            "SELECT mark FROM runs ORDER BY rowid",
+            "SELECT * FROM stores ORDER BY root",
+            "SELECT count(*) FROM answers",
+            "SELECT count(*), (SELECT count(*) FROM people WHERE departed NOTNULL) FROM people",
+            "SELECT salt, erasure FROM state",
+        )
+        return _mark([value for part in parts for row in self._database.execute(part) for value in row])
 
     def _damaged(self) -> LedgerError:
         return LedgerError(
@@ -385,7 +406,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             raise LedgerError(erasure.refusal(self._path))
 
     def _check_count(self) -> None:
-        (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
+        (found,) = self._database.execute("SELECT acknowledged FROM state").fetchone()
         if self._new_record:
             self._keep_count(found)
             return
@@ -427,7 +448,8 @@ class ClientState(AbstractContextManager["ClientState"]):
                 before = database.total_changes
                 yield database
                 if database.total_changes != before:
-                    (count,) = database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
+                    query = "UPDATE state SET acknowledged = acknowledged + 1, mark = ? RETURNING acknowledged"
+                    (count,) = database.execute(query, (self._mark_of_all(),)).fetchone()
             if count is not None:
                 self._keep_count(count)
 
@@ -449,6 +471,8 @@ class ClientState(AbstractContextManager["ClientState"]):
         try:
             with self._lock:
                 yield self._database
+        except UnicodeDecodeError:  # of SQLite's message about a damaged table
+            raise self._damaged() from None
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
                 raise self._damaged() from None
@@ -468,16 +492,16 @@ class ClientState(AbstractContextManager["ClientState"]):
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
         with self._transaction() as database:
-            found = database.execute("SELECT salt FROM silo").fetchone()
-            if found is None:
-                if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
+            (salt,) = database.execute("SELECT salt FROM state").fetchone()
+            if salt is None:
+                if database.execute("SELECT 1 FROM runs WHERE given").fetchone():
                     raise LedgerError(
                         "Expected the client state of a silo, or a new one, got that of one user, who has answered. "
                         "Give the silo another state, key and certificate."
                     )
-                found = (secrets.token_bytes(32),)
-                database.execute("INSERT INTO silo VALUES (?)", found)
-            digests = [_digest(found[0], name) for name in names]
+                salt = secrets.token_bytes(32)
+                database.execute("UPDATE state SET salt = ?", (salt,))
+            digests = [_digest(salt, name) for name in names]
             known = {row[0]: row[1] if row[2] is None else -1 for row in database.execute(_PEOPLE)}
             before = free = len(known)
             for digest in digests:
@@ -487,16 +511,17 @@ class ClientState(AbstractContextManager["ClientState"]):
             new = [(number, digest) for digest, number in known.items() if number >= before]
             database.executemany("INSERT INTO people (person, digest) VALUES (?, ?)", new)
             if new:
-                for terms in database.execute(_OPEN).fetchall():
-                    self._charge(Agreement(*terms), np.arange(before, free), people=free)
+                for agreed in Agreement.all(database, "NOT ended"):
+                    if agreed.charged.any():
+                        self._charge(agreed, np.arange(before, free), people=free)
             return np.array([known[digest] for digest in digests], np.int64)
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """Return the number of each name, -1 if unknown, and when the person left; writes nothing."""
         with self._errors() as database:
-            salt = database.execute("SELECT salt FROM silo").fetchone()
+            (salt,) = database.execute("SELECT salt FROM state").fetchone()
             people = {row[0]: (row[1], row[2]) for row in database.execute(_PEOPLE)}
-            found = [(-1, None) if salt is None else people.get(_digest(salt[0], name), (-1, None)) for name in names]
+            found = [people.get(_digest(salt or b"", name), (-1, None)) for name in names]
             return np.array([number for number, _ in found], np.int64), [left for _, left in found]
 
     @property
@@ -538,14 +563,16 @@ class ClientState(AbstractContextManager["ClientState"]):
                     "copy, or another client's. Put back the newer one. If there is none, say --new-state: they are "
                     "then counted as spent."
                 )
-            database.executemany(_ENTER_TOLD, lacking)  # charged to all persons, and ended here
+            for run, epsilon, delta in lacking:  # charged to all persons, and ended here
+                if run not in have:
+                    Agreement(run, b"", epsilon, delta, participations=0, everybody=1, ended=1).write(database)
+                have.add(run)
             if len(known) < MOST_TOLD:
                 begun = {run for run, *_ in known} | self._again
-                for (run,) in database.execute(_UNBEGUN, (self._root, self._before)).fetchall():
-                    share = Share.of(database, run)
-                    if run not in begun and not share.given:
-                        Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
-                        database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
+                earlier = "NOT ended AND NOT given AND store = ? AND rowid <= ?"
+                for agreed in Agreement.all(database, earlier, self._root, self._before):
+                    if agreed.run not in begun and agreed.charged.any():
+                        replace(agreed, charged=np.zeros_like(agreed.charged)).write(database)
 
     def _all_persons(self) -> Persons:
         """Return the numbers of all persons, or of the one user."""
@@ -571,7 +598,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             wrong = None if seen is None else objection(seen, claim, named)
             lacking = []
             if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash show it
-                charged = "SELECT run FROM runs JOIN shares USING (run) WHERE store = ? AND given AND epsilon < 9e999"
+                charged = "SELECT run FROM runs WHERE store = ? AND given AND epsilon < 9e999"
                 lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
             if wrong is None and lacking:
                 wrong = (
@@ -587,7 +614,9 @@ class ClientState(AbstractContextManager["ClientState"]):
                 )
             if wrong is not None:
                 database.execute("DELETE FROM stores WHERE place = ?", (place,))
-                database.executemany("UPDATE runs SET store = NULL WHERE run = ?", [(run,) for run in lacking])
+                for run in lacking:
+                    for agreed in Agreement.all(database, "run = ?", run):
+                        replace(agreed, store=None).write(database)
             row = (root, place, incarnation, claim.rows, claim.head)
             if database.execute("SELECT * FROM stores WHERE root = ?", (root,)).fetchone() != row:
                 database.execute("INSERT OR REPLACE INTO stores VALUES (?, ?, ?, ?, ?)", row)
@@ -616,19 +645,11 @@ class ClientState(AbstractContextManager["ClientState"]):
         with self._errors() as database:
             return _spent(database, those)
 
-    def charges(self, those: Persons) -> list[Charge]:
-        """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
+    def agreements(self) -> list[tuple[Agreement, int]]:
+        """Return every run that was agreed to, from the first, and the number of its rounds that were answered."""
         with self._errors() as database:
-            found = []
-            for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(
-                _CHARGES
-            ).fetchall():
-                share = Share.of(database, run)
-                charged = at(share.charged, those) | bool(everybody)
-                answered = at(share.answered, those)
-                fields = run, agreed, promise, epsilon, delta, bool(ended), answers, people
-                found.append(Charge(*fields, charged, answered))
-            return found
+            rounds = dict(database.execute("SELECT run, count(DISTINCT round) FROM answers GROUP BY run"))
+            return [(agreed, rounds.get(agreed.run, 0)) for agreed in Agreement.all(database)]
 
     def agree(self, agreement: Agreement) -> str | None:
         """Agree to a run durably, and charge all persons with enough budget. Return None, or why not: terms differ from
@@ -639,18 +660,20 @@ class ClientState(AbstractContextManager["ClientState"]):
         """
         a = agreement
         with self._transaction() as database:
-            found = database.execute("SELECT terms, ended FROM runs WHERE run = ?", (a.run,)).fetchone()
-            if found is not None and found[0] != a.terms:
+            found = Agreement.read(database, a.run)
+            if found is not None and found.terms != a.terms:
                 return "its terms are not those of its first announcement"
             if found is None and self._settled:
                 return "it was asked about before it was announced"
             (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
             if found is None and many >= _MOST_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
-            persons = self._all_persons()
-            if not (found is not None and found[1]) and not self._settled:
-                self._charge(a, persons, people=len(persons))
-            if not Share.of(database, a.run).charged.any():
+            persons, charged = self._all_persons(), found is not None and bool(found.charged.any())
+            if not (found is not None and found.ended) and not self._settled:
+                time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+                new = replace(a, agreed=time, store=self._root) if found is None else found
+                charged = self._charge(new, persons, people=len(persons))
+            if not charged:
                 before = _spent(database, persons[:1], besides=a.run)[0]
                 for name, had, wanted, limit in zip("εδ", before, (a.epsilon, a.delta), self._limits, strict=True):
                     if fsum((had, wanted)) > limit:
@@ -662,32 +685,33 @@ class ClientState(AbstractContextManager["ClientState"]):
             self._again.add(a.run)
         return None
 
-    def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
-        """Charge those of them who are not yet, are here and have room."""
-        a, database = agreement, self._database
-        new = ~at(Share.of(database, a.run).charged, those) & _here(database, those)
+    def _charge(self, a: Agreement, those: Persons, *, people: int) -> bool:
+        """Charge those of them who are not yet, are here and have room; return whether any person is charged."""
+        database = self._database
+        new = ~at(a.charged, those) & _here(database, those)
         sums = _spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run)
         new[new] = (sums <= self._limits).all(axis=1)
-        if new.any():
-            time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-            row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root, time, people, a.promise)
-            database.execute(_ENTER, row)
-            share, size = Share.of(database, a.run), int(those[new].max()) + 1
-            charged, answered, counts = (
-                np.pad(values, (0, max(0, size - len(values))))
-                for values in (share.charged, share.answered, share.counts)
-            )
-            charged[those[new]] = True
-            counts = counts.astype(np.min_scalar_type(a.participations))
-            Share(charged, answered, counts, share.given).write(database, a.run)
+        if not new.any():
+            return bool(a.charged.any())
+        size = int(those[new].max()) + 1
+        charged, answered, counts = (
+            np.pad(values, (0, max(0, size - len(values)))) for values in (a.charged, a.answered, a.counts)
+        )
+        charged[those[new]] = True
+        counts = counts.astype(np.min_scalar_type(a.participations))
+        replace(a, people=people, charged=charged, answered=answered, counts=counts).write(database)
+        return True
 
-    def recall(self, run: str, round: int, digest: bytes | None = None) -> bytes | None:
-        """Return the kept answer to this question, or without `digest` to any in this round; None after an answer in a
-        later round."""
+    def kept(self, run: str, round: int) -> list[Kept]:
+        """Return the answers to the questions of this round; none after an answer in a later round."""
         with self._errors() as database:
-            query = "SELECT digest, answer FROM answers WHERE run = ? AND round = ?"
-            kept = database.execute(query, (run, round)).fetchone() or (None, None)
-            return kept[1] if digest in (None, kept[0]) and not self._is_past(run, round) else None
+            query = "SELECT digest, persons, tasks, answer FROM answers WHERE run = ? AND round = ? AND persons NOTNULL"
+            rows = [] if self._is_past(run, round) else database.execute(query, (run, round)).fetchall()
+            return [Kept(digest, np.flatnonzero(decompressed(persons)), *more) for digest, persons, *more in rows]
+
+    def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
+        """Return the kept answer to this question; None after an answer in a later round."""
+        return next((each.answer for each in self.kept(run, round) if each.digest == digest), None)
 
     def _is_past(self, run: str, round: int) -> bool:
         """Return whether a later round was answered.
@@ -706,47 +730,45 @@ class ClientState(AbstractContextManager["ClientState"]):
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
-        further: bool = False,
     ) -> tuple[Mask, str | None]:
         """Return which of these persons may give a new answer in this round, shape (k,), and a reason if none may.
 
         The reason is that of the first person; without persons, a reason that holds for all. By default `those` is the
         one user. A local report `spends` (ε, δ). `may` tells whether the plan has a user in this round who was in
-        given others. With `further` other persons may have answered in it. Persons that may not answer count as absent,
-        without a visible reason.
+        given others. Persons that may not answer count as absent, without a visible reason.
         """
         with self._errors() as database:
             none = np.zeros(len(those), bool)
-            query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
-            terms = database.execute(query, (run,)).fetchone()
-            if terms is None:
+            agreed = Agreement.read(database, run)
+            if agreed is None:
                 return none, "the run was not agreed to"
-            *promised, participations, ended = terms
-            if ended:
+            if agreed.ended:
                 return none, "the run has ended"
             if self._is_past(run, round):
                 return none, "a later round was answered: the coordinator's database was put back to before it"
-            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
-            answered = database.execute(query, (run, round)).fetchone()
-            if answered is not None and (not further or at(_unpacked(answered[0]), those).any()):
-                return none, "the round was already answered, to another question"
+            query = "SELECT persons, answer IS NULL FROM answers WHERE run = ? AND round = ?"
+            before = [(decompressed(persons), gone) for persons, gone in database.execute(query, (run, round))]
+            if any(gone for _, gone in before):  # the answer of a person who has left
+                return none, _ANSWERED
             if may is not None:
-                rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
+                rounds = database.execute("SELECT DISTINCT round FROM answers WHERE run = ?", (run,)).fetchall()
                 if not may([row[0] for row in rounds], round):
                     return none, "the plan has no user in this round who was in those that were answered"
             if not self._named and self.people:
                 return none, "the client state is that of a silo's persons, not of one user"
-            share = Share.of(database, run)
-            given = at(share.counts, those)
+            again: Mask = np.any([none, *(at(persons, those) for persons, _ in before)], axis=0)
+            given = at(agreed.counts, those)
             # Both sides are for replacing one user. In a run of trust model local this enforces the announced charge.
             # In others the coordinator enforces the announced guarantee, and this the person's lifetime limit: a
             # zero-out guarantee is charged twice, so reports may add up to that.
             own = _reported(database, run, those, bool(given.any()), spends)
+            over: Mask = np.any(own > (agreed.epsilon, agreed.delta), axis=1)
             reasons = (
+                (again, _ANSWERED),
                 (~_here(database, those), "the person has left, or is not one of this silo's"),
-                (~at(share.charged, those), "the lifetime limit does not allow the run"),
-                (given >= participations, f"all {participations} answers of the run were given"),
-                ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
+                (~at(agreed.charged, those), "the lifetime limit does not allow the run"),
+                (given >= agreed.participations, f"all {agreed.participations} answers of the run were given"),
+                (over, "local reports would spend more than was agreed to"),
             )
             allowed = ~np.logical_or.reduce([may_not for may_not, _ in reasons])
             if allowed.any() or not len(those):
@@ -763,32 +785,25 @@ class ClientState(AbstractContextManager["ClientState"]):
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
-        further: bool = False,
+        tasks: bytes | None = None,
     ) -> bytes | None:
-        """Write an answer with the rows of these persons; return the answer to send: this one, or the one kept before
-        for the same question; None if some of the persons may not answer (any more).
-
-        With `further` persons the answer also has the rows of those who answered earlier in this round, possibly to the
-        same question.
+        """Write an answer of these persons; return the answer to send: this one, or the one kept before for the same
+        question; None if some of the persons may not answer (any more). `tasks` are those of an answer with a row for
+        each of them.
         """
         with self._transaction() as database:
-            if not further and (before := self.recall(run, round, digest)) is not None:
+            if (before := self.recall(run, round, digest)) is not None:
                 return before
-            allowed, _ = self.may_answer(run, round, those, spends=spends, may=may, further=further)
-            if not len(those) or not allowed.all():
+            allowed, _ = self.may_answer(run, round, those, spends=spends, may=may)
+            agreed = Agreement.read(database, run)
+            if agreed is None or not len(those) or not allowed.all():
                 return None
+            row = (run, round, digest, *spends, self._incarnation, compressed(mask(those)), tasks)
             # The answer is the last column: sums of ε over rounds do not read it.
-            query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
-            earlier = database.execute(query, (run, round)).fetchone() if further else None
-            persons = those if earlier is None else np.append(np.flatnonzero(_unpacked(earlier[0])), those)
-            if earlier is not None:  # one row for all of them: the largest charge of any
-                spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
-            row = (run, round, digest, *spends, self._incarnation, _packed(mask(persons)), answer)
-            database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            share = Share.of(database, run)
-            share.answered[those] = True
-            share.counts[those] += 1
-            Share(share.charged, share.answered, share.counts, share.given + len(those)).write(database, run)
+            database.execute(_WRITE_ANSWER, (_mark(row), *row, answer))
+            agreed.answered[those] = True
+            agreed.counts[those] += 1
+            replace(agreed, given=agreed.given + len(those)).write(database)
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
@@ -798,15 +813,14 @@ class ClientState(AbstractContextManager["ClientState"]):
         Returns whether the run was open here: a coordinator reports ended runs to every client that reconnects.
         """
         with self._errors() as database:
-            if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
+            if not database.execute("SELECT 1 FROM runs WHERE run = ? AND NOT ended", (run,)).fetchone():
                 return False
             with self._transaction():
-                share = Share.of(database, run)
-                free = not begun and not share.given
-                database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (free, run))
-                charged = np.zeros_like(share.charged) if free else share.charged
-                Share(charged, share.answered, share.counts, share.given).write(database, run, open_=False)
-                database.execute("UPDATE answers SET answer = NULL, persons = NULL WHERE run = ?", (run,))
+                agreed = next(Agreement.all(database, "run = ?", run))
+                charged = agreed.charged & (begun or bool(agreed.given))
+                replace(agreed, ended=1, charged=charged, counts=np.zeros(0, np.uint8)).write(database)
+                erased = "UPDATE answers SET persons = NULL, tasks = NULL, answer = NULL WHERE run = ?"
+                database.execute(erased, (run,))
         self._again.discard(run)
         return True
 
@@ -825,43 +839,11 @@ class ClientState(AbstractContextManager["ClientState"]):
             kept = database.execute(
                 "SELECT rowid, persons FROM answers WHERE answer IS NOT NULL AND persons IS NOT NULL"
             )
-            erased = [(row,) for row, persons in kept.fetchall() if at(_unpacked(persons), np.array([person]))[0]]
+            erased = [(row,) for row, persons in kept.fetchall() if at(decompressed(persons), np.array([person]))[0]]
             database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
             ((epsilon, delta),) = _spent(database, np.array([person]))
         spent = float(epsilon), float(delta)
         return Departure(name, int(person), left or time, str(self._path), *spent, len(erased))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Share:
-    """The persons charged for a run, those who have answered, and counts of answers while it is open, shape (n,)."""
-
-    charged: Mask
-    answered: Mask
-    counts: NDArray[np.unsignedinteger]
-    given: int  # answers of all persons, kept after the run has ended
-
-    @classmethod
-    def of(cls, database: sqlite3.Connection, run: str) -> "Share":
-        """Return the share of a run; an empty one for a run without persons."""
-        query = "SELECT given, charged, answered, counts FROM shares WHERE run = ?"
-        found = database.execute(query, (run,)).fetchone()
-        if found is None:
-            return cls(np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, np.uint8), 0)
-        given, charged, answered, counts = found
-        often = b"" if counts is None else zlib.decompress(counts[1:])
-        counted = (
-            np.frombuffer(often, f"<u{counts[0]}").copy() if often else np.zeros(len(_unpacked(charged)), np.uint8)
-        )
-        return cls(_unpacked(charged), _unpacked(answered), counted, given)
-
-    def write(self, database: sqlite3.Connection, run: str, *, open_: bool = True) -> None:
-        """Write the share; without counts unless `open_`."""
-        size = self.counts.itemsize
-        counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1) if open_ else None
-        kept = _packed(self.charged), _packed(self.answered), counts
-        row = (run, self.given, *kept, _mark(*kept))
-        database.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
 _PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"
@@ -889,7 +871,7 @@ def _spent(
     rows = database.execute(_CHARGED, (besides,)).fetchall()
     held = np.zeros((len(rows), len(persons)), bool)
     for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
-        kept[:] = True if everybody else at(_unpacked(charged), persons)
+        kept[:] = True if everybody else at(decompressed(charged), persons)
     return _summed(held, [row[:2] for row in rows], plus)
 
 
@@ -910,25 +892,8 @@ def _reported(
     """Return ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
     rows = database.execute(query, (run,)).fetchall() if given else []
-    held = np.array([at(_unpacked(row[2]), persons) for row in rows], bool).reshape(len(rows), len(persons))
+    held = np.array([at(decompressed(row[2]), persons) for row in rows], bool).reshape(len(rows), len(persons))
     return _summed(held, [row[:2] for row in rows], [spends])
-
-
-def mask(persons: Persons) -> Mask:
-    """Return a bit for each person up to the last of these."""
-    bits = np.zeros(int(persons.max(initial=-1)) + 1, bool)
-    bits[persons] = True
-    return bits
-
-
-def _packed(bits: Mask) -> bytes:
-    """Return bits, compressed."""
-    return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)
-
-
-def _unpacked(kept: bytes) -> Mask:
-    many, bits = int.from_bytes(kept[:4], "little"), np.frombuffer(zlib.decompress(kept[4:]), np.uint8)
-    return np.unpackbits(bits, count=many).astype(bool)
 
 
 def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
@@ -939,6 +904,12 @@ def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
     return found
 
 
-def _mark(charged: bytes, answered: bytes, counts: bytes | None) -> bytes:
-    kept = b"".join(len(part).to_bytes(8, "little") + part for part in (charged, answered, counts or b""))
-    return blake2b(kept, digest_size=8, person=b"quoron-share").digest()
+def _mark(row: Sequence[Any]) -> bytes:
+    """Return a digest of the values of a row, 8 bytes."""
+    hashed = blake2b(digest_size=8, person=b"quoron-state")
+    for value in row:
+        value = float(value) + 0.0 if isinstance(value, int | float) else value  # as SQLite has 1 and -0.0 in a REAL
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        hashed.update(f"{type(value).__name__}{len(data)} ".encode())
+        hashed.update(data)
+    return hashed.digest()

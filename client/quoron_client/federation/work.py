@@ -9,11 +9,8 @@ A silo's persons are numbered in the client state, permanently: at first in the 
 by the next free number, up to the declared number. A number counts as absent without a person, or if its person has
 left, has no budget left or is not in the file. A client of one user has one person, number 0.
 
-The client state keeps the answers of a round: the row of each person that has answered, or the sums or masked answers
-that were sent in place of rows.
-
-    kept = KeptRows.of(task, persons, answers)
-    again = KeptRows.read(kept.as_bytes())
+The client state keeps the answers to the questions of a round: the rows of the persons that have answered, or the sums
+or the masked answer that was sent in place of rows.
 
 A restarted coordinator may ask other persons in the same round, where it samples with coins. A person that has answered
 repeats the answer, and answers no other task; other persons answer for the first time. For sums, the same question has
@@ -23,10 +20,9 @@ a person, would be that person's row.
 
 import logging
 import secrets
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +38,7 @@ from quoron_client.compute.work import answer, local_report
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
-from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask
+from quoron_client.federation.client_state import ONE_USER, ClientState, Kept, Persons
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.terms import Terms, agreement, announced_digest, refusal
@@ -337,82 +333,67 @@ class Worker:
             rows = None if masking is None else masking.rows(name[1], message)
         except WireError as error:
             return str(error)
-        mask = None
+        whole: Callable[[Answers], bytes] | None = None
         if masking is not None and rows is not None:
-            mask = partial(masking.answer, name, body_digest(message), rows)
-        query = _Query(name, part, task, asked, ready, sums if self.people > 1 else None, mask)
+            whole = partial(_masked, partial(masking.answer, name, body_digest(message), rows))
+        elif sums is not None and self.people > 1:
+            whole = partial(_sums, name, sums)
+        query = _Query(name, part, task, asked, ready, whole)
         if self.is_silo and part.terms.public and not self.record.people:  # the persons are not known yet
             zeros = Answers(_no_answers(part, task, len(asked)).values, np.full(len(asked), Status.ANSWERED, np.uint8))
-            return query.rows_of(zeros) if query.sums is None else query.sums_of(zeros)
-        if mask is not None or query.sums is not None:
-            return self._answer_whole(query)
-        found = self._answer_rows(query)
-        return found if isinstance(found, str) else query.rows_of(found)
+            return query.rows_of(zeros) if whole is None else whole(zeros)
+        return self._kept_or_made(query)
 
-    def _answer_rows(self, query: "_Query") -> Answers | str:
-        """Return the rows of the asked persons, made now or kept: a person has one answer in a round. Unless `ready`,
-        nothing is computed, and rows that were not kept are zeros."""
-        record, asked = self.record, query.asked
+    def _kept_or_made(self, query: "_Query") -> bytes | str:
+        """Return the kept answer to the question, or make and keep one of the persons that have not answered in this
+        round; or why there is none. A person that has answered the same task repeats its row, and is in no other sum.
+        """
+        record, asked, name = self.record, query.asked, query.name
+        kept = record.kept(*name[:2])
+        before = next((each for each in kept if each.digest == name[2]), None)
+        if before is not None and before.answer is not None and query.whole is not None:
+            return before.answer
+        if any((each.tasks is None) != (query.whole is not None) for each in kept):
+            return "the round was already answered, in another form"
+        found, same = _no_answers(query.part, query.task, len(asked)), np.zeros(len(asked), np.bool_)
         # A client of one user repeats its answer to the same question only; a silo may be asked for other persons.
-        stored = record.recall(*query.name[:2]) if self.is_silo else record.recall(*query.name)
-        further = stored is not None
-        kept = None if stored is None else KeptRows.read(stored)
-        if kept is None and further:
-            return "the round was already answered, in another form"
-        found = _no_answers(query.part, query.task, len(asked))
-        new, same = np.ones(len(asked), np.bool_), np.zeros(len(asked), np.bool_)
-        if kept is not None:
-            places, same = kept.places(query.task, asked)
-            found.values[same] = kept.answers.values[places[same]]
-            found.status[same] = kept.answers.status[places[same]]
-            new = places < 0
-        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)[0]
+        for each in kept if self.is_silo else filter(None, [before]):
+            self._repeat(query, each, found, same)
+        new = np.zeros(len(asked), np.bool_)
+        if before is None:
+            new = record.may_answer(*name[:2], asked, **query.rules)[0]
         rows = np.flatnonzero(new)
-        if len(rows):
-            made = self._made(query, rows)
+        if not len(rows) and not same.any():  # the answer of a silo is as long if all persons are absent
+            why = record.may_answer(*name[:2], asked[:0] if self.is_silo else asked, **query.rules)[1]
+            if why is not None:
+                return why
+        if query.whole is None and not len(rows):
+            return query.rows_of(found)
+        made, tasks = self._made(query, rows), None
+        if query.whole is None:
             found.values[rows], found.status[rows] = made.values, made.status
-            added = KeptRows.of(query.task.part(rows), asked[rows], made)
-            sent = (added if kept is None else kept.joined(added)).as_bytes()
-            before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
-            if before is None:
-                return "another process of this client was faster"
-            if before is not sent:  # another answer was kept meanwhile, and is sent
-                return self._answer_rows(query)
-        elif not same.any() and (why := self._objection(query, further)) is not None:
-            return why
-        return found
+            sent, tasks = query.rows_of(made, kept=True), _digests(query.task.part(rows)).tobytes()
+        else:
+            sent = query.whole(made)
+        now = record.keep(*name, sent, asked[rows], **query.rules, tasks=tasks) if len(rows) else sent
+        if now is None:
+            return "another process of this client was faster"
+        if now is not sent:  # another answer was kept meanwhile, and is sent
+            return self._kept_or_made(query)
+        return query.rows_of(found) if query.whole is None else sent
 
-    def _answer_whole(self, query: "_Query") -> bytes | str:
-        """Return a masked answer, or the sums of the asked persons that are in no sum of this round so far; the same
-        for the same question."""
-        stored, record, asked = self.record.recall(*query.name[:2]), self.record, query.asked
-        kept = KeptSums() if stored is None else KeptSums.read(stored)
-        if kept is None:
-            return "the round was already answered, in another form"
-        if (before := kept.said.get(query.name[2])) is not None:
-            return before
-        new, further = ~at(kept.persons, asked), stored is not None
-        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)[0]
-        rows = np.flatnonzero(new)
-        if not len(rows) and (why := self._objection(query, further)) is not None:
-            return why
-        made = self._made(query, rows)
-        whole = query.whole(made)
-        if len(rows):
-            sent = kept.joined(query.name[2], whole, asked[rows]).as_bytes()
-            before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
-            if before is None:
-                return "another process of this client was faster"
-            if before is not sent:  # another answer was kept meanwhile, and is sent
-                return self._answer_whole(query)
-        return whole
-
-    def _objection(self, query: "_Query", further: bool) -> str | None:
-        """Return why no person may answer; None for a silo, whose answer is as long if all persons are absent."""
-        if self.is_silo and further:
-            return None
-        asked = query.asked[:0] if self.is_silo else query.asked
-        return self.record.may_answer(*query.name[:2], asked, **query.rules)[1]
+    def _repeat(self, query: "_Query", kept: Kept, found: Answers, same: Mask) -> None:
+        """Write the kept rows of those persons whose task is the same into `found`, and that they are in `same`."""
+        if kept.answer is None or kept.tasks is None:
+            return
+        message, shape = federation.Answer.FromString(kept.answer), query.task.answer_shape(query.part.terms.dimension)
+        rows = wire.rows_from_wire(message, shape, len(kept.persons))
+        _, here, there = np.intersect1d(query.asked, kept.persons, assume_unique=True, return_indices=True)
+        old = np.broadcast_to(np.frombuffer(kept.tasks, _DIGEST), len(kept.persons))[there]
+        alike = old == np.broadcast_to(_digests(query.task), len(query.asked))[here]
+        here, there = here[alike], there[alike]
+        if rows is not None:
+            found.values[here], found.status[here], same[here] = rows.values[there], rows.status[there], True
 
     def _made(self, query: "_Query", rows: NDArray[np.intp]) -> Answers:
         """Return the rows of the persons at `rows`, MISSING where none can be computed. In a run of local reports a
@@ -466,29 +447,29 @@ class _Query:
     task: Task
     asked: Persons  # (k,)
     ready: bool  # whether there is time to compute
-    sums: Reduction | None  # to be sent in place of rows by a silo
-    mask: Callable[[NDArray[np.float64] | None], bytes] | None  # makes a masked answer of values
+    whole: Callable[[Answers], bytes] | None  # makes the answer that is sent in place of rows
 
     @property
     def rules(self) -> dict[str, Any]:
         """The arguments of `ClientState.may_answer` and `ClientState.keep`."""
         return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.spec.admits}
 
-    def rows_of(self, found: Answers) -> bytes:
-        """Return an answer of rows, as bytes."""
-        if self.part.terms.timely:  # problems with items may not be visible
+    def rows_of(self, found: Answers, *, kept: bool = False) -> bytes:
+        """Return an answer of rows, as bytes: to be sent, or to be kept."""
+        if self.part.terms.timely and not kept:  # problems with items may not be visible
             found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
         return bytes(rows_to_wire(*self.name, found).SerializeToString())
 
-    def sums_of(self, found: Answers) -> bytes:
-        """Return an answer of sums, as bytes."""
-        assert self.sums is not None
-        return bytes(sums_to_wire(*self.name, self.sums.of(found.values, found.answered)).SerializeToString())
 
-    def whole(self, found: Answers) -> bytes:
-        """Return an answer in place of rows, as bytes. Without an answer the masked row is zero, not the row of a zero
-        vector, which has a centre and a norm."""
-        return self.sums_of(found) if self.mask is None else self.mask(found.values[0] if found.answered[0] else None)
+def _sums(name: tuple[str, int, bytes], sums: Reduction, found: Answers) -> bytes:
+    """Return an answer of sums, as bytes."""
+    return bytes(sums_to_wire(*name, sums.of(found.values, found.answered)).SerializeToString())
+
+
+def _masked(make: Callable[[NDArray[np.float64] | None], bytes], found: Answers) -> bytes:
+    """Return a masked answer, as bytes. Without an answer the masked row is zero, not the row of a zero vector, which
+    has a centre and a norm."""
+    return make(found.values[0] if found.answered[0] else None)
 
 
 def task_objection(terms: Terms, number: int, task: Task) -> str | None:
@@ -526,114 +507,15 @@ def _silence(run: str, round: int, digest: bytes) -> bytes:
     return bytes(answer_to_wire(run, round, digest, np.zeros(0), Status.MISSING).SerializeToString())
 
 
-_DIGEST = 16  # bytes
-_ROWS, _SUMS = b"quoron rows of a silo 2", b"quoron sums of a silo 1"
+_DIGEST = np.dtype("S16")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptRows:
-    """The kept answers of some persons, each once."""
-
-    tasks: NDArray[np.int64]  # (k, 2), digests of their tasks; (1, 2) where all had the same
-    persons: Persons  # (k,)
-    answers: Answers  # k rows
-
-    @classmethod
-    def of(cls, task: Task, persons: Persons, answers: Answers) -> Self:
-        """Return answers to a task; a task with rows of its own has one for each person."""
-        return cls(_digests(task), persons, answers)
-
-    def places(self, task: Task, asked: Persons) -> tuple[NDArray[np.intp], Mask]:
-        """Return the row of each asked person, shape (k,), -1 without one, and which persons were asked this task."""
-        order = np.argsort(self.persons)
-        found = np.searchsorted(self.persons, asked, sorter=order)
-        place = order[np.minimum(found, len(order) - 1)] if len(order) else np.full(len(asked), -1)
-        here = place >= 0
-        here[here] = self.persons[place[here]] == asked[here]
-        same = here.copy()
-        same[here] = (self._tasks[place[here]] == _broadcast(_digests(task), len(asked))[here]).all(axis=1)
-        return np.where(here, place, -1), same
-
-    def joined(self, other: Self) -> Self:
-        """Return these rows and those of other persons."""
-        values = np.concatenate([self.answers.values, other.answers.values])
-        status = np.concatenate([self.answers.status, other.answers.status])
-        tasks, persons = np.concatenate([self._tasks, other._tasks]), np.concatenate([self.persons, other.persons])
-        return type(self)(tasks, persons, Answers(values, status))
-
-    @property
-    def _tasks(self) -> NDArray[np.int64]:
-        return _broadcast(self.tasks, len(self.persons))
-
-    def as_bytes(self) -> bytes:
-        """Return the bytes for the client state."""
-        shape, status = np.array(self.answers.values.shape), np.ascontiguousarray(self.answers.status, np.uint8)
-        numbers = (np.ascontiguousarray(each, "<i8").data for each in (self.tasks, self.persons, shape))
-        return _joined((_ROWS, *numbers, status.data, np.ascontiguousarray(self.answers.values, "<f8").data))
-
-    @classmethod
-    def read(cls, stored: bytes) -> Self | None:
-        """Return what `as_bytes` wrote; None of something else."""
-        if not stored.startswith(_joined((_ROWS,))):
-            return None
-        kept = _split(stored)[1:]
-        tasks, persons, shape = (np.frombuffer(each, "<i8").astype(np.int64) for each in kept[:3])
-        values = np.frombuffer(kept[4], "<f8").astype(np.float64, copy=False).reshape(shape)
-        return cls(tasks.reshape(-1, 2), persons, Answers(values, np.frombuffer(kept[3], np.uint8)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptSums:
-    """The sums or masked answers that were sent in a round, and the persons in them, each in one."""
-
-    said: Mapping[bytes, bytes] = field(default_factory=dict)  # answers, by the digests of their questions
-    persons: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # a bit each, up to the last
-
-    def joined(self, digest: bytes, answer: bytes, persons: Persons) -> Self:
-        """Return these sums and those of other persons."""
-        all_persons = mask(np.append(np.flatnonzero(self.persons), persons))
-        return type(self)({**self.said, digest: answer}, all_persons)
-
-    def as_bytes(self) -> bytes:
-        """Return the bytes for the client state."""
-        return _joined((_SUMS, self.persons.data, *(part for each in self.said.items() for part in each)))
-
-    @classmethod
-    def read(cls, stored: bytes) -> Self | None:
-        """Return what `as_bytes` wrote; None of something else."""
-        if not stored.startswith(_joined((_SUMS,))):
-            return None
-        persons, *said = _split(stored)[1:]
-        return cls(dict(zip(said[::2], said[1::2], strict=True)), np.frombuffer(persons, np.bool_))
-
-
-def _joined(parts: Iterable[bytes | memoryview]) -> bytes:
-    """Concatenate parts, each after its length."""
-    flat = [each if isinstance(each, bytes) else each.cast("B") if each.nbytes else b"" for each in parts]
-    return b"".join(piece for each in flat for piece in (struct.pack("<Q", len(each)), each))
-
-
-def _split(stored: bytes) -> list[bytes]:
-    """Return the parts that `_joined` concatenated."""
-    found, place = [], 0
-    while place < len(stored):
-        (size,) = struct.unpack_from("<Q", stored, place)
-        found.append(stored[place + 8 : place + 8 + size])
-        place += 8 + size
-    return found
-
-
-def _broadcast(tasks: NDArray[np.int64], persons: int) -> NDArray[np.int64]:
-    """Broadcast digests to shape (k, 2)."""
-    return np.broadcast_to(tasks, (persons, 2))
-
-
-def _digests(task: Task) -> NDArray[np.int64]:
-    """Return a digest of each person's task, shape (k, 2); (1, 2) where it is the same for all."""
+def _digests(task: Task) -> NDArray[np.bytes_]:
+    """Return a digest of each person's task, shape (k,); (1,) where it is the same for all."""
     common = wire.Body.of(task if task.own is None else task.part(slice(0))).digest
     rows = [b""] if task.own is None else [row.tobytes() for row in np.ascontiguousarray(getattr(task, task.own))]
-    of_each = (blake2b(common + row, digest_size=_DIGEST).digest() for row in rows)
-    return np.frombuffer(b"".join(of_each), "<i8").astype(np.int64).reshape(-1, 2)
+    of_each = (blake2b(common + row, digest_size=_DIGEST.itemsize).digest() for row in rows)
+    return np.frombuffer(b"".join(of_each), _DIGEST)
 
 
 def _sums_objection(terms: Terms, task: Task, sums: Reduction | None) -> str | None:

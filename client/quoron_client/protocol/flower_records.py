@@ -10,7 +10,7 @@
 | `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |
 | its reply          | answer, or declined                                                             |
 | `query.<task>`     | version, question, users whom it is for                                         |
-| its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
+| its reply          | answer: of the users of a simulation                                            |
 | `query.ended`      | version, run, how                                                               |
 | a plug-in's action | a nonce alone: a hello; announcement, user, and question; run, how: as above     |
 | any reply          | refused: why, in words that no data can influence                               |
@@ -18,7 +18,7 @@
 A node of a federation holds one user, or is a silo of as many as it has declared; one of a simulation may hold many.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
 import numpy as np
@@ -27,11 +27,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import (
-    Answers,
-    Question,
-    Status,
-)
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import values_pb2
@@ -76,45 +72,33 @@ def question_values(
     # Large models: what all are asked alike is encoded once.
     shared = None if question.task.own or not parts else encoded(parts[0])
     for rows in parts:
-        yield {"question": shared or encoded(rows), "users": _sent(question.cohort[rows])}
+        yield {
+            "question": shared or encoded(rows),
+            "users": bytes(wire.array_to_wire(question.cohort[rows]).SerializeToString()),
+        }
 
 
-def question_from_values(values: Values) -> Question:
-    """Return the part that `question_values` made: its users as the cohort. Raises WireError for anything else."""
+def answered(values: Values, rows: Callable[[Question], Answers]) -> RecordDict:
+    """Return the reply to a part that `question_values` made: `rows` has the answers of its users, who are the cohort.
+
+    Raises WireError for anything else.
+    """
     message = pb.Question.FromString(bytes_of(values, "question"))
-    _, number, _, task = wire.question_from_wire(message)
-    sent = values_pb2.Array.FromString(bytes_of(values, "users"))
-    users = wire.array_from_wire(sent, "int64")
+    run, number, digest, task = wire.question_from_wire(message)
+    users = wire.array_from_wire(values_pb2.Array.FromString(bytes_of(values, "users")), "int64")
     if users.ndim != 1 or not len(users):
         raise WireError("Expected the numbers of the users who are asked, got none.")
     wire.check_own(task, len(users))
-    return Question(number, users, task)
+    answer = wire.rows_to_wire(run, number, digest, rows(Question(number, users, task)))
+    return record(answer=bytes(answer.SerializeToString()))
 
 
-def answers_record(answers: Answers) -> RecordDict:
-    """Return the answers of a part, in the order of its users."""
-    return record(values=_sent(answers.values), status=answers.status.astype(np.uint8).tobytes())
-
-
-def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...]) -> Answers | None:
-    """Return rows of that shape for so many users, or None if it is anything else. Never raises.
-
-    A row with numbers that are not finite is zeros that are REJECTED, and changes no other row.
-    """
+def answer_of(values: Values) -> pb.Answer:
+    """Return the answer in a reply. Raises WireError for anything else."""
     try:
-        values = values_of(content)
-        statuses = np.frombuffer(bytes_of(values, "status"), np.uint8)
-        sent = values_pb2.Array.FromString(bytes_of(values, "values"))
-    except (WireError, DecodeError):
-        return None
-    found = wire.floats_from_wire(sent, (users, *shape))
-    if found is None or statuses.shape != (users,) or (statuses > Status.REJECTED).any():
-        return None
-    return Answers.checked(found, statuses.copy(), largest=np.finfo(np.float64).max)
-
-
-def _sent(array: NDArray[np.float64] | NDArray[np.int64]) -> bytes:
-    return bytes(wire.array_to_wire(array).SerializeToString())
+        return pb.Answer.FromString(bytes_of(values, "answer"))
+    except DecodeError:
+        raise WireError("Expected an answer in a message, got other bytes.") from None
 
 
 def bytes_of(values: Values, key: str) -> bytes:

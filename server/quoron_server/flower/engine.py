@@ -26,15 +26,13 @@ from typing import NamedTuple
 import numpy as np
 from flwr.app import Error, RecordDict
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import (
     ANNOUNCED,
     Values,
-    answers_from_record,
-    bytes_of,
+    answer_of,
     question_values,
     values_of,
 )
@@ -210,7 +208,10 @@ class Shards:
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers | None:
         """Return the rows of a node; None if it refuses, or sends anything else."""
-        return answers_from_record(reply, len(part.rows), shape)
+        try:
+            return wire.rows_from_wire(answer_of(values_of(reply)), shape, len(part.rows))
+        except WireError:
+            return None
 
 
 def _complete(places: Mapping[int, tuple[int, int]]) -> tuple[int, ...] | None:
@@ -300,8 +301,8 @@ class Users:
                 self.agreed.add(part.asked.user)
             if not asked or "declined" in values or "refused" in values:
                 return Answers(zeros, np.full(asked, Status.MISSING, np.uint8))
-            answer = pb.Answer.FromString(bytes_of(values, "answer"))
-        except (WireError, DecodeError):
+            answer = answer_of(values)
+        except WireError:
             return rejected
         if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
             return rejected

@@ -24,9 +24,10 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import compressed, decompressed, mask
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, count, printable
 from quoron_server.plan import EVERYONE as EVERYONE
-from quoron_server.silos import Draw, draw, homes, packed, seed_of, unpacked
+from quoron_server.silos import Draw, draw, homes, seed_of
 from quoron_server.storage.store import Execute, Row, Store, Table, marks, now
 
 UserState = Literal["active", "away", "retired"]
@@ -481,7 +482,9 @@ class Registry:
     def drawn(self, run: str) -> Draw | None:
         """Return how the members of a run were drawn; None before."""
         rows = self._database.rows("SELECT seed, active FROM draws WHERE run = ?", [run])
-        return Draw(rows[0]["seed"], unpacked(rows[0]["active"]), self.members(run)) if rows else None
+        if not rows:
+            return None
+        return Draw(rows[0]["seed"], np.flatnonzero(decompressed(bytes(rows[0]["active"]))), self.members(run))
 
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""
@@ -520,7 +523,7 @@ class Registry:
                 f"Expected {n} active users in population {group!r}, got {there['active']} ({there['away']} away, "
                 f"{there['retired']} retired). Wait for more to connect, or begin a run for fewer."
             )
-        _draws.insert(execute, {"run": run, "seed": seed, "active": packed(active)})
+        _draws.insert(execute, {"run": run, "seed": seed, "active": compressed(mask(active))})
         return draw(seed, active, n)
 
     def _say(self, users: Iterable[int], state: UserState, why: str) -> None:

@@ -28,7 +28,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.problem import setup
 from quoron.simulation.sources import resolve
 from quoron_client.flower.serving import make_app
-from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
+from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answered
 from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
 from quoron_server.rounds import Observer, RoundEvent
@@ -45,8 +45,7 @@ Settings = Mapping[str, Any]
 def answer(values: Values, context: Context) -> RecordDict:
     """Return the answers of a partition's users who are asked, in their order, computed as the inline engine does."""
     engine, seed = _engine(tuple(sorted(context.run_config.items())))
-    question = question_from_values(values)
-    return answers_record(engine.rows(replace(question, task=question.task.directed(seed))))
+    return answered(values, lambda question: engine.rows(replace(question, task=question.task.directed(seed))))
 
 
 @lru_cache(maxsize=2)
