@@ -277,7 +277,8 @@ def bent(config: Config, users: int) -> Config:
     """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
 
     Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 20,
-    n / 27 and 200. Of classes of rate r, n is n s with s = 4 r (1 - r), and μ is μ √s: noise hides a rare label first.
+    n / 27 and 200. Of classes of rate r, n is n s with s = 4 r (1 - r), and of products μ is μ √s: noise hides a rare
+    label first.
     """
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
@@ -288,9 +289,9 @@ def bent(config: Config, users: int) -> Config:
     usual = RARE if asked == "auto" and isinstance(loss, Classification) else 0.5
     rates = rate if isinstance(rate, tuple) else (usual if rate is None else rate,)
     spread = min(4 * share * (1 - share) for share in rates)
-    mu = min(mu_for(config.privacy.epsilon, config.privacy.delta) * spread**0.5, counted)
-    most = min(users * spread * mu / room, widest)
+    mu = mu_for(config.privacy.epsilon, config.privacy.delta)
     for curves, pairs in degrees:
+        most = min(users * spread * min(mu * spread**0.5 if pairs else mu, counted) / room, widest)
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
         found = config.but(population={"columns": columns, "model": None})
         with suppress(ConfigError):  # more than any model may have
