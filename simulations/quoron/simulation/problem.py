@@ -236,7 +236,7 @@ def _users_of(
     source = dataset(section.path, folder) if table is None else None
     if source is not None:
         crowd = from_dataset(source, encoding, **rules)
-        check_types(crowd.encoding, types_of(crowd.rows.index.files.schema))
+        check_types(crowd.encoding, types_of(crowd.store.rows.index.files.schema))
         return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
     given = wildcards.source_of(section, folder, table)
     if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
