@@ -42,12 +42,23 @@ def opened(given: str | Path | None, *, create: bool = True) -> Iterator[Populat
     What this process has verified of it is not verified again, unless somebody has written the file since.
     LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
     """
-    with _ready(path := place(given), create=create):
+    path = place(given)
+    if create:
+        try:
+            make_folder(path.parent, mode=OWN)
+        except OSError as error:
+            raise LedgerError(
+                f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another by "
+                "QUORON_LEDGER."
+            ) from error
+    elif not path.is_file():
+        raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
+    with _turn(path):
         memory = _MEMORY[path.resolve()]
         if memory.stamp is None or memory.stamp != _stamp(path):
             memory.known = Known()
         memory.stamp = None
-        with _file(path, create=create) as file:
+        with Store(path.resolve(), create=create, timeout=READERS) as file:
             yield PopulationLedger(file, known=memory.known)
         memory.stamp = _stamp(path)
 
@@ -72,40 +83,12 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 @contextmanager
-def opened_database(path: Path, *, create: bool = True) -> Iterator[Store]:
-    """The database of the ledger at `path`; one process, and one thread of it, at a time.
+def _turn(path: Path) -> Iterator[None]:
+    """Wait for those who hold the ledger, a minute at most; one process, and one thread of it, at a time.
 
     A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
     own would do as well, but those who wait for it stand in each other's way.
     """
-    with _ready(path, create=create), _file(path, create=create) as file:
-        yield file
-
-
-@contextmanager
-def _ready(path: Path, *, create: bool) -> Iterator[None]:
-    """The file's turn, with a folder for it."""
-    if create:
-        try:
-            make_folder(path.parent, mode=OWN)
-        except OSError as error:
-            raise LedgerError(
-                f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another by "
-                "QUORON_LEDGER."
-            ) from error
-    elif not path.is_file():
-        raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
-    with _turn(path):
-        yield
-
-
-def _file(path: Path, *, create: bool) -> Store:
-    return Store(path.resolve(), create=create, timeout=READERS)
-
-
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Wait for those who hold the ledger, a minute at most."""
     deadline = time.monotonic() + TIMEOUT
     lock = path.with_name(path.name + ".lock")
     try:
