@@ -223,7 +223,7 @@ def train(
         from quoron.api.training import plan_training
 
         planned = plan_training(source, holdout=holdout, compare=as_json, **asked)
-        showing.show_plan(planned, as_json=as_json, brief=True)
+        showing.show_dry_run(planned, as_json=as_json)
         return
     with doubts():
         asked |= {"holdout": holdout, "progress": shows_progress(as_json=as_json)}
@@ -390,7 +390,7 @@ def plan(
         if error.advice is not None:
             showing.show_advice(error.advice, str(error), as_json=as_json)
         raise
-    showing.show_plan(planned, as_json=as_json)
+    showing.show(planned, as_json=as_json)
 
 
 def show(

@@ -156,15 +156,12 @@ def place(*steps: str) -> Path:
         make_folder(folder, mode=OWN)
     except OSError as error:
         raise RunError(f"Cannot make a folder for the index at {folder}: {error.strerror}. {_ELSEWHERE}") from None
-    for above in dict.fromkeys(_upwards(Path(os.path.abspath(top))) + _upwards(top.resolve())):
-        _check(above, private=False)
+    for lowest in (Path(os.path.abspath(top)), top.resolve()):
+        for above in (lowest, *lowest.parents):
+            _check(above, private=False)
     for number in range(len(steps)):
         _check(top.joinpath(*steps[: number + 1]), private=True)
     return folder
-
-
-def _upwards(folder: Path) -> list[Path]:
-    return [folder, *folder.parents]
 
 
 def _check(folder: Path, *, private: bool) -> None:
@@ -245,20 +242,16 @@ def make(files: Files, user: str, folder: Path) -> None:
     user in two files that are not sorted."""
     for path in [folder / DONE, *folder.glob("piece-*")]:
         path.unlink(missing_ok=True)
-    pieces = _cut(files)
-    tails = [_pass(files, user, piece, folder) for piece in pieces]
-    climbs = all(tail.climbs for tail in tails) and all(one.last <= other.first for one, other in pairwise(tails))
-    users, numbered = _number(files, user, pieces, folder, climbs=climbs)
-    parts = [
-        asdict(IndexedPiece(piece, tail.runs, tail.whose, tail.lengths, first, ranks))
-        for piece, tail, (first, ranks) in zip(pieces, tails, numbered, strict=True)
-    ]
+    passed = [_pass(files, user, piece, folder) for piece in _cut(files)]
+    climbs = all(climbs for _, climbs, _, _ in passed)
+    climbs = climbs and all(last <= first for (_, _, _, last), (_, _, first, _) in pairwise(passed))
+    users, parts = _number(files, user, [part for part, *_ in passed], folder, climbs=climbs)
     contents = {"version": VERSION, "user": user, "users": users, "sorted": climbs, "digest": files.digest}
-    data = json.dumps(contents | {"parts": parts}).encode()
+    data = json.dumps(contents | {"parts": [asdict(part) for part in parts]}).encode()
     write(folder / DONE, fingerprint(data).encode() + data)
-    for piece in pieces:
+    for part in parts:
         for what in ("names", "codes"):
-            (folder / name_of(piece.number, what)).unlink(missing_ok=True)
+            (folder / name_of(part.piece.number, what)).unlink(missing_ok=True)
 
 
 def name_of(piece: int, what: str) -> str:
@@ -292,24 +285,14 @@ class IndexedPiece:
     runs: int
     whose: tuple[str, ...]  # digest of the user column of each row group (`Names`)
     lengths: str  # digests of files
-    first: int  # the number of its first user
-    ranks: str  # "" where the rows are sorted, as numbers then climb
+    first: int = 0  # the number of its first user
+    ranks: str = ""  # none where the rows are sorted, as numbers then climb
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """What the order over pieces is judged by, and what was found of a piece."""
-
-    climbs: bool  # whether no name goes down or comes again
-    first: Any
-    last: Any
-    runs: int
-    whose: tuple[str, ...]
-    lengths: str
-
-
-def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
-    """Write whose rows follow each other in a piece, by name."""
+def _pass(files: Files, user: str, piece: Piece, folder: Path) -> tuple[IndexedPiece, bool, Any, Any]:
+    """Write whose rows follow each other in a piece, by name; whether no name goes down or comes again, and the first
+    and the last.
+    """
     names, lengths, whose = _runs(files, user, piece)
     climbs = bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
     distinct, codes = names, np.arange(len(names))
@@ -331,7 +314,7 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
     for what, data in written.items():
         write(folder / name_of(piece.number, what), data)
     first, last = names[0].as_py(), names[-1].as_py()
-    return _Tail(climbs, first, last, len(lengths), whose, fingerprint(written["lengths"]))
+    return IndexedPiece(piece, len(lengths), whose, fingerprint(written["lengths"])), climbs, first, last
 
 
 def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], tuple[str, ...]]:
@@ -356,12 +339,12 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
 
 
 def _number(
-    files: Files, user: str, pieces: Sequence[Piece], folder: Path, *, climbs: bool
-) -> tuple[int, list[tuple[int, str]]]:
-    """Number all users in the order of their names, range of names by range; how many there are, and of each piece the
-    number of its first user, and the digest of what was written of the others, if it was.
+    files: Files, user: str, parts: Sequence[IndexedPiece], folder: Path, *, climbs: bool
+) -> tuple[int, list[IndexedPiece]]:
+    """Number all users in the order of their names, range of names by range; how many there are, and the pieces with
+    these numbers, which are written where they do not climb.
     """
-    names = [_names(folder, piece) for piece in pieces]
+    names = [_names(folder, part.piece) for part in parts]
     cuts = _cuts(names)
     numbers = [np.empty(len(each), np.int64) for each in names]
     ends, users = [0] * len(names), 0
@@ -382,21 +365,21 @@ def _number(
         ordered = together.take(pa.array(order))
         again = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
         if not climbs and again.any():
-            _refuse_split(files, user, np.repeat([piece.part for piece in pieces], counts)[order], again)
+            _refuse_split(files, user, np.repeat([part.piece.part for part in parts], counts)[order], again)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = users + np.concatenate([[0], np.cumsum(~again)])
         users = int(ranks[order[-1]]) + 1
         for each, low, high, own in zip(numbers, starts, ends, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
             each[low:high] = own
     found = []
-    for piece, own in zip(pieces, numbers, strict=True):
+    for part, own in zip(parts, numbers, strict=True):
         if climbs:
-            found.append((int(own[0]), ""))
+            found.append(replace(part, first=int(own[0])))
             continue
-        ranks = own[np.frombuffer(mapped(folder / name_of(piece.number, "codes")), "<i8")]
+        ranks = own[np.frombuffer(mapped(folder / name_of(part.piece.number, "codes")), "<i8")]
         data = ranks.astype("<i8").tobytes()
-        write(folder / name_of(piece.number, "ranks"), data)
-        found.append((int(ranks[0]), fingerprint(data)))
+        write(folder / name_of(part.piece.number, "ranks"), data)
+        found.append(replace(part, first=int(ranks[0]), ranks=fingerprint(data)))
     return users, found
 
 

@@ -114,8 +114,10 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 
 def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
-    loss, known, section = population.loss, population.knowledge, config.problem
+    loss, known, section, table = population.loss, population.knowledge, config.problem, config.population
     curvature, wide = known.typical_curvature, _free(config, population)
+    # Rates are of the labels as rows count: where classes have weights of their own nobody says it.
+    weighed = isinstance(table, configs.TableSection) and table.columns.class_weight is not None
     return Problem(
         users=population.users,
         items_per_user=config.population.items_per_user or population.items_per_user,
@@ -144,17 +146,10 @@ def problem(config: Config, population: Declared | Answering) -> Problem:
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
             start_loss=loss.start_loss,
-            label_rate=_label_rate(config, loss),
+            label_rate=section.label_rate if isinstance(loss, Classification) and not weighed else None,
             label_unit=_label_unit(config, loss),
         ),
     )
-
-
-def _label_rate(config: Config, loss: Loss) -> float | tuple[float, float] | None:
-    """Of the labels as rows count: where classes have weights of their own nobody says it."""
-    population = config.population
-    weighed = isinstance(population, configs.TableSection) and population.columns.class_weight is not None
-    return config.problem.label_rate if isinstance(loss, Classification) and not weighed else None
 
 
 def _label_unit(config: Config, loss: Loss) -> float | None:
