@@ -251,10 +251,11 @@ def predict(
     csv: Csv = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.model import one_for_all, predictions, threshold_of, unread, write_predictions
+    from quoron.model import one_for_all, predictions, unread, write_predictions
     from quoron_client.data import tables
 
-    trained, decided = quoron.load(model), threshold_of(threshold)
+    trained = quoron.load(model)
+    decided: Any = threshold if threshold in (None, "share") else number("--threshold, other than share,", threshold)
     rows = tables.read(opened(table, csv), trained.feature_names_in_)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, out)

@@ -506,10 +506,11 @@ class ItemStore:
                 each.result()
         self._within = placer.within and not self.loss.narrow  # no row is too long, and that is all it asks
         self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))  # on disk
-        self._held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
+        held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         if chunks == 1:
-            self._held[0] = Future()
-            self._held[0].set_result(self._picked_up(0, buffers[0], placed))
+            held[0] = Future()
+            held[0].set_result(self._picked_up(0, buffers[0], placed))
+        self._held = held  # last: then it is filled
 
     def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
         """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""

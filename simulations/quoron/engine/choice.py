@@ -15,6 +15,7 @@ worker reads its own part of them. What is made up when it is asked for needs no
 """
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -80,10 +81,11 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         stored = getattr(population, "storage", None)
         place = np.arange(users) if stored is None else stored()
         self.shard_of = (place * self.shards // users).astype(np.int32)  # (n,)
-        self.population = population
+        self.population, self.replaced = population, 0  # workers that have died and were replaced
         self._start, self._engine, self._after = start, engine, after
         self._workers: dict[int, Worker] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
@@ -142,6 +144,8 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
                 return worker.ask(question)
             except Died as error:
                 died = error
+                with self._lock:
+                    self.replaced += 1
                 if (gone := self._workers.pop(shard, None)) is not None:
                     gone.close()
         raise RunError(

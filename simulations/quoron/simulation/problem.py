@@ -345,17 +345,11 @@ def columns_of(config: Config, population: Population) -> Encoding:
         known = getattr(population, "encoding", None)
         rules = encoding_of(config.population, population.loss)
         return rules if known is None else replace(rules, class_weight=known.class_weight)
-    loss = population.loss
+    loss, bound = population.loss, getattr(population.loss, "label_bound", None)
     features = loss.feature_norm
     numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
-    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
-
-
-def _label(loss: Loss) -> Signs | Range | None:
-    bound = getattr(loss, "label_bound", None)
-    if loss.name == "linear":
-        return None
-    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+    label = Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+    return Encoding(numeric, None if loss.name == "linear" else label, intercept=False, feature_norm=features)
 
 
 def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:

@@ -10,10 +10,8 @@ data, and a fingerprint of the data is stored nowhere: either would reveal somet
 import fcntl
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -54,24 +52,17 @@ def opened(given: str | Path | None, *, create: bool = True) -> Iterator[Populat
     elif not path.is_file():
         raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
     with _turn(path):
-        memory = _MEMORY[path.resolve()]
-        if memory.stamp is None or memory.stamp != _stamp(path):
-            memory.known = Known()
-        memory.stamp = None
-        with Store(path.resolve(), create=create, timeout=READERS) as file:
-            yield PopulationLedger(file, known=memory.known)
-        memory.stamp = _stamp(path)
+        whole = path.resolve()
+        known, stamp = _MEMORY.pop(whole, (Known(), None))
+        if stamp is None or stamp != _stamp(path):
+            known = Known()
+        with Store(whole, create=create, timeout=READERS) as file:
+            yield PopulationLedger(file, known=known)
+        _MEMORY[whole] = known, _stamp(path)
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What this process has read of one ledger, and the file as it was left."""
-
-    known: Known = field(default_factory=Known)
-    stamp: tuple[int, ...] | None = None
-
-
-_MEMORY: defaultdict[Path, _Memory] = defaultdict(_Memory)
+# What this process has read of each ledger, and the file as it was left.
+_MEMORY: dict[Path, tuple[Known, tuple[int, ...] | None]] = {}
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
