@@ -11,14 +11,13 @@ import os
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -127,9 +126,10 @@ def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
 
 
 def _make_all_ready() -> None:
-    for module in _modules():
-        for held in vars(module).values():
-            _make_ready(held)
+    for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
+        if ".flower" not in found.name and ".federation" not in found.name:  # what belongs to a network
+            for held in vars(importlib.import_module(found.name)).values():
+                _make_ready(held)
     slots.partition(seed=0, users=slots.MANY)
     quoron.mean(np.zeros((1000, 2)), epsilon=8.0, bound=1.0, seed=0)
 
@@ -152,13 +152,6 @@ def _gather_and_train(folder: Path) -> None:
     for number, (source, algorithm, columns) in enumerate(TRAINED):
         given, out, ledger = table if source is None else source, folder / str(number), folder / "lifetime.sqlite"
         quoron.train(given, epsilon=8.0, algorithm=algorithm, out=out, ledger=ledger, progress=False, **columns)
-
-
-def _modules() -> Iterator[ModuleType]:
-    """Yield the client's, but what belongs to a network."""
-    for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
-        if ".flower" not in found.name and ".federation" not in found.name:
-            yield importlib.import_module(found.name)
 
 
 def _make_ready(held: Any) -> None:

@@ -588,18 +588,16 @@ def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold 
     name = "prediction" if label is None else meaning(label)
     found = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:
-        found |= _scores(model, rows)
+        try:
+            values, word = model.predict_proba(rows), "probability"
+        except UsageError:
+            values, word = model.decision_function(rows), "score"
+        if values.ndim == 1:  # of a number, or the second class
+            found[word] = pa.array(values)
+        else:
+            named = zip(model.classes_, values.T, strict=True)
+            found |= {f"{word}_{in_words(value)}": pa.array(column) for value, column in named}
     return pa.table(found)
-
-
-def threshold_of(typed: str | None) -> Threshold | None:
-    """Return a threshold as people type it. ConfigError for neither a number nor `share`."""
-    if typed is None or typed == "share":
-        return typed  # type: ignore[return-value]  # mypy does not narrow to a literal
-    try:
-        return float(typed)
-    except ValueError:
-        raise ConfigError(f"Expected --threshold share or a number in (0, 1), got {typed!r}.") from None
 
 
 def one_for_all(model: Model, table: pa.Table, threshold: Threshold | None = None) -> str | None:
@@ -651,13 +649,3 @@ def write_predictions(table: pa.Table, out: Path | None) -> None:
         sys.stdout.write(buffer.getvalue().decode())
     else:
         write(out, buffer.getvalue(), advice="Choose another file.")
-
-
-def _scores(model: Model, rows: pa.Table) -> "dict[str, pa.Array]":
-    try:
-        found, word = model.predict_proba(rows), "probability"
-    except UsageError:
-        found, word = model.decision_function(rows), "score"
-    if found.ndim == 1:  # of a number, or the second class
-        return {word: pa.array(found)}
-    return {f"{word}_{in_words(each)}": pa.array(column) for each, column in zip(model.classes_, found.T, strict=True)}

@@ -38,7 +38,7 @@ LAID = pytest.mark.parametrize("laid", [in_order, in_buckets])
 
 def said(index: Index) -> list[bytes]:
     """All that an index says to whoever reads rows by it."""
-    found = [repr((index.users, index.sorted, index.pieces, index.whose)).encode(), index.order.tobytes()]
+    found = [repr((index.users, index.sorted, index.parts)).encode(), index.order.tobytes()]
     for piece in index.pieces:
         ranks, lengths = index.runs(piece)
         found += [ranks.tobytes(), lengths.tobytes()]
@@ -212,9 +212,8 @@ class TestWhoseRowsTheyAre:
 
 def from_index(crowd, index: Index):
     """The same population behind another index."""
-    own = dataclasses.replace(crowd.rows, index=index, users=index.users)
-    store = type(crowd.store)(own, np.arange(index.users), np.arange(index.users), crowd.loss)
-    return dataclasses.replace(crowd, rows=own, numbers=np.arange(index.users), store=store)
+    own, everybody = dataclasses.replace(crowd.store.rows, index=index, users=index.users), np.arange(index.users)
+    return dataclasses.replace(crowd, store=type(crowd.store)(own, everybody, everybody, crowd.loss))
 
 
 KINDS = {

@@ -1,13 +1,12 @@
 """A federation on this machine: orders, faults, its folder, who holds it, and whose items clients hold."""
 
 import asyncio
-import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import numpy as np
@@ -185,10 +184,10 @@ class TestAClientThatFails:
 
     def heard(self, tmp_path: Path, *told: dict[str, object]) -> Local:
         local = Local(Folder(tmp_path), ORDERED)
-        local._ours, theirs = socket.socketpair()
+        local._ours, theirs = Pipe()
         with theirs:
             for each in told:
-                theirs.sendall(json.dumps(each).encode() + b"\n")
+                theirs.send(each)
         return local
 
     def test_keeps_nobody_waiting_who_starts(self, tmp_path: Path) -> None:
@@ -209,13 +208,13 @@ class TestAClientThatFails:
 
     @pytest.mark.parametrize("seed", [None, 7])
     def test_ends_a_simulation_and_no_federation_that_is_kept(self, seed: int | None, tmp_path: Path) -> None:
-        ears, hearing, saying = socket.socketpair(), *os.pipe()
+        ears, hearing, saying = Pipe(), *os.pipe()
         os.set_blocking(hearing, False)
         kept_by = programs.Supervisor(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
         kept_by.pipes = (-1, -1, saying, hearing)
         os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
         kept_by._hear()
-        told = [json.loads(line) for line in ears[1].recv(1 << 12).splitlines()]
+        told = [ears[1].recv(), ears[1].recv()]
         assert told == [{"here": 6}, {"failed": "Client 3 has failed: Expected a disk, got none."}]
         assert kept_by.failed == (seed is not None)
         for each in ears:

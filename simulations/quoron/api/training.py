@@ -75,7 +75,7 @@ def train(
         holdout: share of the users, such as 0.1, that are not trained on: they tell how good the model is, with
             intervals, for the same ε, as nobody is in both parts (docs/evaluation.md). `evaluation` of the result.
         data_quality: share of μ² for a private check of how well the table fits what is declared of it; by default from
-            0.005 to 0.05; 0: none. What it finds is in `health` of the result, and in its warnings.
+            0.005 to 0.05; 0: none. What it finds is in `data_quality` of the result, and in its warnings.
         population, ledger: whose privacy budget is charged, "everyone" unless given, in which file.
         out: the run's folder; by default the next under runs/.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.

@@ -367,3 +367,6 @@ def tokens(
     except RunError:
         stored.remove(file, name=name)  # nobody has seen it
         raise
+
+
+COMMANDS = (health, backup, restore, tokens)

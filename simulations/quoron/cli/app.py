@@ -18,6 +18,7 @@ import typer
 from click.core import ParameterSource
 from typer.core import TyperGroup
 
+from quoron.cli import admin as cli_admin
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import tables as cli_tables
@@ -150,12 +151,15 @@ def _program(
 
 
 admin = typer.Typer(cls=Grouped, help="Set up and keep a federation.", no_args_is_help=True)
-cli_federation.register(app, admin)
+for command in (cli_federation.certs, *cli_admin.COMMANDS):
+    admin.command()(command)
+admin.add_typer(cli_admin.users, name="users")
+admin.add_typer(cli_admin.silo, name="silo")
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_federation.local, name="local")
 app.add_typer(cli_federation.second, name="second-server")
-for command in cli_tables.COMMANDS:
+for command in (*cli_federation.COMMANDS, *cli_tables.COMMANDS):
     app.command()(command)
 
 

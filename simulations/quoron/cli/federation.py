@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quoron
-from quoron.cli.admin import backup, health, restore, silo, tokens
-from quoron.cli.admin import users as users_of
 from quoron.cli.common import (
     RARE,
     Csv,
@@ -355,7 +353,7 @@ def submit(
     if dry:
         looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
-        showing.show_plan(looked, as_json=False)
+        showing.show(looked, as_json=False)
         return
     wanted, plan = specify(
         resolved,
@@ -526,16 +524,7 @@ def certs(
             print(made)
 
 
-def register(app: typer.Typer, admin: typer.Typer) -> None:
-    """Add the commands of a federation to the command line, and to `quoron admin` those that set it up."""
-    for command in (login, serve, client, leave, submit, runs, watch, cancel, fetch):
-        app.command()(command)
-    for command in (certs, health, backup, restore, tokens):
-        admin.command()(command)
-    admin.add_typer(users_of, name="users")
-    admin.add_typer(silo, name="silo")
-
-
+COMMANDS = (login, serve, client, leave, submit, runs, watch, cancel, fetch)
 if TYPE_CHECKING:
     from quoron.federation import launch
     from quoron.reports import terminal

@@ -223,8 +223,8 @@ def _store(*, create: bool | None = None) -> "Iterator[Control | offline_store.O
             if of_program("profile") or os.environ.get("QUORON_DATABASE"):
                 store = stack.enter_context(reached(store=True).store(create=bool(create), sole=False))
             else:
-                opened = lifetime.opened_database(path := lifetime.place(None), create=bool(create))
-                store = offline_store.OfflineStore(stack.enter_context(opened), f"your own, {path}")
+                own = stack.enter_context(lifetime.opened(None, create=bool(create)))
+                store = offline_store.OfflineStore(own, f"your own, {lifetime.place(None)}")
         except LedgerError as error:
             if create is not None and not isinstance(error, LedgerUnavailable):
                 error.add_note("Where there is none yet, --create makes it.")

@@ -44,7 +44,7 @@ NEXT = "Next: the same without --dry-run. --json has every number, the theorem, 
 
 
 def show(result: Any, *, as_json: bool) -> None:
-    """Print what has been carried out; of a trained table in brief."""
+    """Print what has been carried out, of a trained table in brief; or the whole of a plan."""
     _put(lambda: sections_of(result), result.as_json, as_json=as_json)
 
 
@@ -67,6 +67,8 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
         ]
+    if isinstance(result, Plan):
+        return _of_plan(result)
     if isinstance(result, Comparison):
         listed = compared.comparison_sections(result.cells, result.request)
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
@@ -109,20 +111,16 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
     _put(lambda: [doubted(search.doubts), searched], search.as_json, as_json=as_json)
 
 
-def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
-    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions.
-
-    `brief` before a run of `quoron train`.
-    """
-    answers = {} if planned.advice is None else planned.advice.as_json()
-    _put(
-        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned),
-        lambda: planned.as_json() | answers,
-        as_json=as_json,
-    )
+def show_dry_run(plan: Plan, *, as_json: bool) -> None:
+    """The plan of a run before it begins, without parameters of the algorithm and without other algorithms."""
+    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}", *_choice(plan)]
+    rows = plan_rows(plan, parameters=False)
+    brief = Section(note=said, rows=rows, warnings=plan.remarks, below=[NEXT], dense=True)
+    _put(lambda: [doubted(plan.doubts), brief], plan.as_json, as_json=as_json)
 
 
 def _of_plan(planned: Plan) -> list[Section]:
+    """Its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
@@ -250,13 +248,6 @@ def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
     made = Terminal()
     return made if made.is_terminal else Terminal(width=160)
-
-
-def _dry_run(plan: Plan, doubted: Section) -> list[Section]:
-    """The plan of a run before it begins, without parameters of the algorithm and without other algorithms."""
-    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}", *_choice(plan)]
-    rows = plan_rows(plan, parameters=False)
-    return [doubted, Section(note=said, rows=rows, warnings=plan.remarks, below=[NEXT], dense=True)]
 
 
 def _choice(planned: Plan) -> list[str]:

@@ -223,7 +223,7 @@ def train(
         from quoron.api.training import plan_training
 
         planned = plan_training(source, holdout=holdout, compare=as_json, **asked)
-        showing.show_plan(planned, as_json=as_json, brief=True)
+        showing.show_dry_run(planned, as_json=as_json)
         return
     with doubts():
         asked |= {"holdout": holdout, "progress": shows_progress(as_json=as_json)}
@@ -251,10 +251,11 @@ def predict(
     csv: Csv = None,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron.model import one_for_all, predictions, threshold_of, unread, write_predictions
+    from quoron.model import one_for_all, predictions, unread, write_predictions
     from quoron_client.data import tables
 
-    trained, decided = quoron.load(model), threshold_of(threshold)
+    trained = quoron.load(model)
+    decided: Any = threshold if threshold in (None, "share") else number("--threshold, other than share,", threshold)
     rows = tables.read(opened(table, csv), trained.feature_names_in_)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, out)
@@ -390,7 +391,7 @@ def plan(
         if error.advice is not None:
             showing.show_advice(error.advice, str(error), as_json=as_json)
         raise
-    showing.show_plan(planned, as_json=as_json)
+    showing.show(planned, as_json=as_json)
 
 
 def show(

@@ -156,15 +156,12 @@ def place(*steps: str) -> Path:
         make_folder(folder, mode=OWN)
     except OSError as error:
         raise RunError(f"Cannot make a folder for the index at {folder}: {error.strerror}. {_ELSEWHERE}") from None
-    for above in dict.fromkeys(_upwards(Path(os.path.abspath(top))) + _upwards(top.resolve())):
-        _check(above, private=False)
+    for lowest in (Path(os.path.abspath(top)), top.resolve()):
+        for above in (lowest, *lowest.parents):
+            _check(above, private=False)
     for number in range(len(steps)):
         _check(top.joinpath(*steps[: number + 1]), private=True)
     return folder
-
-
-def _upwards(folder: Path) -> list[Path]:
-    return [folder, *folder.parents]
 
 
 def _check(folder: Path, *, private: bool) -> None:
@@ -233,7 +230,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 PIECE = 1 << 22  # rows
-VERSION = 6
+VERSION = 7
 DONE = "index"
 DIGITS = 64  # of the digest that an index begins with, which is of all that follows
 _SAMPLES = 4096  # names of a piece that say where to cut
@@ -245,28 +242,16 @@ def make(files: Files, user: str, folder: Path) -> None:
     user in two files that are not sorted."""
     for path in [folder / DONE, *folder.glob("piece-*")]:
         path.unlink(missing_ok=True)
-    pieces = _cut(files)
-    tails = [_pass(files, user, piece, folder) for piece in pieces]
-    climbs = all(tail.climbs for tail in tails) and all(one.last <= other.first for one, other in pairwise(tails))
-    users, firsts, ranks = _number(files, user, pieces, folder, climbs=climbs)
-    contents = {
-        "version": VERSION,
-        "user": user,
-        "users": users,
-        "sorted": climbs,
-        "digest": files.digest,
-        "pieces": [asdict(piece) for piece in pieces],
-        "runs": [tail.runs for tail in tails],
-        "firsts": firsts,
-        "lengths": [tail.lengths for tail in tails],
-        "ranks": ranks,
-        "names": [tail.whose for tail in tails],
-    }
-    data = json.dumps(contents).encode()
+    passed = [_pass(files, user, piece, folder) for piece in _cut(files)]
+    climbs = all(climbs for _, climbs, _, _ in passed)
+    climbs = climbs and all(last <= first for (_, _, _, last), (_, _, first, _) in pairwise(passed))
+    users, parts = _number(files, user, [part for part, *_ in passed], folder, climbs=climbs)
+    contents = {"version": VERSION, "user": user, "users": users, "sorted": climbs, "digest": files.digest}
+    data = json.dumps(contents | {"parts": [asdict(part) for part in parts]}).encode()
     write(folder / DONE, fingerprint(data).encode() + data)
-    for piece in pieces:
+    for part in parts:
         for what in ("names", "codes"):
-            (folder / name_of(piece.number, what)).unlink(missing_ok=True)
+            (folder / name_of(part.piece.number, what)).unlink(missing_ok=True)
 
 
 def name_of(piece: int, what: str) -> str:
@@ -293,19 +278,21 @@ def _cut(files: Files) -> tuple[Piece, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tail:
-    """What the order over pieces is judged by, and what was found of a piece."""
+class IndexedPiece:
+    """A piece, and what its files have to be."""
 
-    climbs: bool  # whether no name goes down or comes again
-    first: Any
-    last: Any
+    piece: Piece
     runs: int
-    whose: list[str]  # digest of the user column of each row group
-    lengths: str  # digest of their file
+    whose: tuple[str, ...]  # digest of the user column of each row group (`Names`)
+    lengths: str  # digests of files
+    first: int = 0  # the number of its first user
+    ranks: str = ""  # none where the rows are sorted, as numbers then climb
 
 
-def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
-    """Write whose rows follow each other in a piece, by name."""
+def _pass(files: Files, user: str, piece: Piece, folder: Path) -> tuple[IndexedPiece, bool, Any, Any]:
+    """Write whose rows follow each other in a piece, by name; whether no name goes down or comes again, and the first
+    and the last.
+    """
     names, lengths, whose = _runs(files, user, piece)
     climbs = bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
     distinct, codes = names, np.arange(len(names))
@@ -327,10 +314,10 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
     for what, data in written.items():
         write(folder / name_of(piece.number, what), data)
     first, last = names[0].as_py(), names[-1].as_py()
-    return _Tail(climbs, first, last, len(lengths), whose, fingerprint(written["lengths"]))
+    return IndexedPiece(piece, len(lengths), whose, fingerprint(written["lengths"])), climbs, first, last
 
 
-def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], list[str]]:
+def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], tuple[str, ...]]:
     """Names of neighbouring rows of one user, and how many; and each row group's digest."""
     part = files.parts[piece.part]
     names: list[pa.Array] = []
@@ -347,22 +334,17 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
         if len(found):
             names.append(found)
             lengths.append(counts)
-    digests = [each.digest() for each in whose.values()]
+    digests = tuple(each.digest() for each in whose.values())
     return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), digests
 
 
 def _number(
-    files: Files,
-    user: str,
-    pieces: Sequence[Piece],
-    folder: Path,
-    *,
-    climbs: bool,
-) -> tuple[int, list[int], list[str]]:
-    """Number all users in the order of their names, range of names by range; how many there are, the number of each
-    piece's first user, and digests of what was written of others: none where rows are sorted, as numbers then climb.
+    files: Files, user: str, parts: Sequence[IndexedPiece], folder: Path, *, climbs: bool
+) -> tuple[int, list[IndexedPiece]]:
+    """Number all users in the order of their names, range of names by range; how many there are, and the pieces with
+    these numbers, which are written where they do not climb.
     """
-    names = [_names(folder, piece) for piece in pieces]
+    names = [_names(folder, part.piece) for part in parts]
     cuts = _cuts(names)
     numbers = [np.empty(len(each), np.int64) for each in names]
     ends, users = [0] * len(names), 0
@@ -383,23 +365,22 @@ def _number(
         ordered = together.take(pa.array(order))
         again = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
         if not climbs and again.any():
-            _refuse_split(files, user, np.repeat([piece.part for piece in pieces], counts)[order], again)
+            _refuse_split(files, user, np.repeat([part.piece.part for part in parts], counts)[order], again)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = users + np.concatenate([[0], np.cumsum(~again)])
         users = int(ranks[order[-1]]) + 1
         for each, low, high, own in zip(numbers, starts, ends, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
             each[low:high] = own
-    firsts, digests = [], []
-    for piece, own in zip(pieces, numbers, strict=True):
+    found = []
+    for part, own in zip(parts, numbers, strict=True):
         if climbs:
-            firsts.append(int(own[0]))
+            found.append(replace(part, first=int(own[0])))
             continue
-        ranks = own[np.frombuffer(mapped(folder / name_of(piece.number, "codes")), "<i8")]
-        firsts.append(int(ranks[0]))
+        ranks = own[np.frombuffer(mapped(folder / name_of(part.piece.number, "codes")), "<i8")]
         data = ranks.astype("<i8").tobytes()
-        write(folder / name_of(piece.number, "ranks"), data)
-        digests.append(fingerprint(data))
-    return users, firsts, digests
+        write(folder / name_of(part.piece.number, "ranks"), data)
+        found.append(replace(part, first=int(ranks[0]), ranks=fingerprint(data)))
+    return users, found
 
 
 def _names(folder: Path, piece: Piece) -> pa.Array:
@@ -445,18 +426,18 @@ class Index:
     user: str  # column
     users: int
     sorted: bool  # by user over all files
-    pieces: tuple[Piece, ...]
+    parts: tuple[IndexedPiece, ...] = field(repr=False)
     digest: str  # of all that it says: of another index another
     folder: Path = field(repr=False)
-    whose: tuple[tuple[str, ...], ...] = field(repr=False)  # by piece and row group, the user column's (`Names`)
-    _counts: tuple[int, ...] = field(repr=False)  # runs of each piece
-    _firsts: tuple[int, ...] = field(repr=False)  # the number of its first user
-    _lengths: tuple[str, ...] = field(repr=False)  # digests of files
-    _ranks: tuple[str, ...] = field(repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be read again."""
         return {name: value for name, value in vars(self).items() if name not in ("order", "_here")}
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All of its files."""
+        return tuple(part.piece for part in self.parts)
 
     @property
     def rows(self) -> int:
@@ -465,13 +446,13 @@ class Index:
 
     def runs(self, piece: Piece) -> tuple[Ranks, NDArray[np.int32]]:
         """Return whose the rows of a piece are: numbers of users, and how many rows in a row each has there."""
-        number, whole = piece.number, self.pieces[piece.number].rows
-        lengths: NDArray[np.int32] = np.frombuffer(self._checked(number, "lengths", self._lengths[number]), "<i4")
+        number, whole = piece.number, self.parts[piece.number]
+        lengths: NDArray[np.int32] = np.frombuffer(self._checked(number, "lengths", whole.lengths), "<i4")
         if self.sorted:
-            ranks = np.arange(self._firsts[number], self._firsts[number] + len(lengths))
+            ranks = np.arange(whole.first, whole.first + len(lengths))
         else:
-            ranks = np.frombuffer(self._checked(number, "ranks", self._ranks[number]), "<i8")
-        if piece.rows == whole:
+            ranks = np.frombuffer(self._checked(number, "ranks", whole.ranks), "<i8")
+        if piece.rows == whole.piece.rows:
             return ranks, lengths
         ends = np.cumsum(lengths, dtype=np.int64)
         among = np.clip([ends - lengths, ends], piece.skipped, piece.skipped + piece.rows)
@@ -481,8 +462,8 @@ class Index:
     def part_with(self, piece: Piece, wanted: NDArray[np.bool_]) -> Piece | None:
         """The row groups from the first to the last with rows of a `wanted` user (users,); None if there is none."""
         if self.sorted:  # over all files, so it has every user between
-            first = self._firsts[piece.number]
-            own = wanted[first : first + self._counts[piece.number]]
+            part = self.parts[piece.number]
+            own = wanted[part.first : part.first + part.runs]
             if not own.any():
                 return None
             if own[0] and own[-1]:
@@ -570,17 +551,11 @@ def _read(files: Files, user: str, folder: Path) -> Index | None:
     stored = json.loads(data)
     if (stored["version"], stored["user"], stored["digest"]) != (VERSION, user, files.digest):
         return None
-    return Index(
-        files,
-        user,
-        stored["users"],
-        stored["sorted"],
-        tuple(Piece(**{**each, "sizes": tuple(each["sizes"])}) for each in stored["pieces"]),
-        digest,
-        folder,
-        tuple(map(tuple, stored["names"])),
-        *(tuple(stored[name]) for name in ("runs", "firsts", "lengths", "ranks")),
-    )
+    parts = []
+    for part in stored["parts"]:
+        piece = Piece(**part["piece"] | {"sizes": tuple(part["piece"]["sizes"])})
+        parts.append(IndexedPiece(**part | {"piece": piece, "whose": tuple(part["whose"])}))
+    return Index(files, user, stored["users"], stored["sorted"], tuple(parts), digest, folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -615,7 +590,7 @@ class Rows:
         if not open_:
             return self
         found: dict[str, list[Any]] = {name: [] for name in open_}
-        for _, table in self._numbered(self.index.pieces, open_):
+        for table in self._numbered(self.index.pieces, open_):
             for name in open_:
                 found[name] = [pc.unique(pa.concat_arrays([*found[name], columns.column(table, name)]))]
         longest = max(len(values[0]) for values in found.values())
@@ -623,49 +598,67 @@ class Rows:
         return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
 
     def tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Ranks, pa.Table]]:
-        """Yield whose each row is, and the rows that count, with the columns that items are made of.
+        """Yield whose each row is, and the rows, with the columns that items are made of.
 
-        In the order of the files, and only of row groups with `wanted` users (users,), and those between.
+        In the order of the files, and only of row groups with `wanted` users (users,), and those between. A row that
+        does not count, or is of somebody who is not wanted, is that of user -1.
         """
         pieces = self.pieces(wanted)
-        first_of = _First(self.index, pieces, self.most)
-        owners, counts, last, at = np.empty(0, np.int64), np.empty(0, np.bool_), None, 0
-        for piece, table in self._numbered(pieces, self.encoding.columns):
-            if piece is not last:
-                ranks, lengths, counting = first_of.runs(piece)
-                owners, counts, last, at = np.repeat(ranks, lengths), np.repeat(counting, lengths), piece, 0
-            own, some = owners[at : at + table.num_rows], counts[at : at + table.num_rows]
-            at += table.num_rows
-            yield (own, table) if some.all() else (own[some], table.filter(pa.array(some)))
+        with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
+            tables = _Cut(numbered)
+            for ranks, lengths, counts in self._runs(pieces):
+                owners, at = np.repeat(np.where(counts & wanted[ranks], ranks, -1), lengths), 0
+                for table in tables.take(len(owners)):
+                    yield owners[at : at + table.num_rows], table
+                    at += table.num_rows
 
     def spans(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Generator["RowSpan"]:
         """The rows of pieces in the order of the files, a span at a time, of at most `most` of users with a place.
 
         `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a span of its own.
         """
-        first_of = _First(self.index, pieces, self.most)
         with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
-            tables = _Cut(table for _, table in numbered)
+            tables = _Cut(numbered)
             waiting: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
             room = most
-            for piece in pieces:
-                ranks, lengths, counts = first_of.runs(piece)
-                places, first = np.where(counts, place[ranks], np.int32(-1)), 0
-                wanted = np.cumsum(np.where(places >= 0, lengths, 0))
-                while first < len(lengths):
-                    before = int(wanted[first - 1]) if first else 0
-                    last = int(np.searchsorted(wanted, before + room, side="right"))
-                    if last == first and not waiting:
-                        last += 1
-                    if last > first:
-                        waiting.append((places[first:last], lengths[first:last]))
-                        room -= int(wanted[last - 1]) - before
-                        first = last
-                    if first < len(lengths):  # full
-                        yield tables.span(waiting)
-                        waiting, room = [], most
+            for ranks, lengths, counts in self._runs(pieces):
+                places = np.where(counts, place[ranks], np.int32(-1))
+                while len(lengths):
+                    wanted = np.cumsum(np.where(places >= 0, lengths, 0))
+                    last = int(np.searchsorted(wanted, room, side="right"))
+                    last = last if waiting else max(last, 1)
+                    waiting.append((places[:last], lengths[:last]))
+                    if last == len(lengths):
+                        room -= int(wanted[-1])
+                        break
+                    yield tables.span(waiting)  # full
+                    waiting, room = [], most
+                    places, lengths = places[last:], lengths[last:]
             if waiting:
                 yield tables.span(waiting)
+
+    def _runs(self, pieces: list[Piece]) -> Iterator[tuple[Ranks, NDArray[np.int32], NDArray[np.bool_]]]:
+        """Yield of each piece whose its runs are, their rows, and whether they count, as the first of their user do.
+
+        A run of which only some rows count is two.
+        """
+        long = np.zeros(0, np.bool_) if self.most is None else self.index.held(pieces) > self.most
+        seen = np.zeros(self.index.users if long.any() else 0, np.int64)
+        for piece in pieces:
+            ranks, lengths = self.index.runs(piece)
+            if self.most is None or not len(seen) or not long[ranks].any():
+                yield ranks, lengths, np.ones(len(ranks), np.bool_)
+                continue
+            within = lengths.astype(np.int64)
+            own = np.flatnonzero(long[ranks])
+            own = own[np.argsort(ranks[own], kind="stable")]
+            many = within[own]
+            within[own] = np.clip(self.most - seen[ranks[own]] - before(ranks[own], many), 0, many)
+            np.add.at(seen, ranks[own], many)
+            both = np.stack([within, lengths - within], axis=1).astype(np.int32).ravel()
+            some = both > 0
+            counts = np.tile([True, False], len(ranks))
+            yield np.repeat(ranks, 2)[some], both[some], counts[some]
 
     def held(self, pieces: list[Piece]) -> Ranks:
         """Return rows of every user in these pieces that count, (users,). Private."""
@@ -677,8 +670,8 @@ class Rows:
         parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
         return [each for each in parts if each is not None]
 
-    def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[Piece, pa.Table]]:
-        def read() -> Iterator[tuple[Piece, pa.Table]]:
+    def _numbered(self, pieces: Any, names: Any) -> Generator[pa.Table]:
+        def read() -> Iterator[pa.Table]:
             index, files = self.index, self.index.files
             both = tuple(dict.fromkeys((*names, index.user)))
             for piece in pieces:
@@ -688,12 +681,12 @@ class Rows:
                     if rows > piece.rows:
                         break
                     whose[group].add(column(table, index.user))
-                    yield piece, table.select(names)
+                    yield table.select(names)
                 if rows != piece.rows:
                     raise DataError(f"Expected {files.source!r} as it was indexed. Begin a new run.")
-                first = index.pieces[piece.number].first
+                whole = index.parts[piece.number]
                 for group, found in whose.items():
-                    if found.digest() != index.whose[piece.number][group - first]:
+                    if found.digest() != whole.whose[group - whole.piece.first]:
                         raise DataError(
                             f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
                             "it was indexed with, got others, though size and time of the file have not changed. "
@@ -702,31 +695,6 @@ class Rows:
 
         with closing(ahead(read())) as tables:
             yield from tables
-
-
-class _First:
-    """Runs of pieces one after the other, and of each whether it counts: those of whom has too many are cut in two."""
-
-    def __init__(self, index: Index, pieces: list[Piece], most: int | None) -> None:
-        self._index, self._most = index, most
-        self._long = np.zeros(0, np.bool_) if most is None else index.held(pieces) > most
-        self._seen = np.zeros(index.users if self._long.any() else 0, np.int64)
-
-    def runs(self, piece: Piece) -> tuple[Ranks, NDArray[np.int32], NDArray[np.bool_]]:
-        """Return whose each run is, its rows, and whether they are among the first of its user."""
-        ranks, lengths = self._index.runs(piece)
-        if self._most is None or not len(self._seen) or not self._long[ranks].any():
-            return ranks, lengths, np.ones(len(ranks), np.bool_)
-        within = lengths.astype(np.int64)
-        own = np.flatnonzero(self._long[ranks])
-        own = own[np.argsort(ranks[own], kind="stable")]
-        many = within[own]
-        within[own] = np.clip(self._most - self._seen[ranks[own]] - before(ranks[own], many), 0, many)
-        np.add.at(self._seen, ranks[own], many)
-        both = np.stack([within, lengths - within], axis=1).astype(np.int32).ravel()
-        some = both > 0
-        counts = np.tile([True, False], len(ranks))
-        return np.repeat(ranks, 2)[some], both[some], counts[some]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -748,16 +716,16 @@ class _Cut:
     def span(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> RowSpan:
         """Return the next rows, as many as the runs of the parts have."""
         places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return RowSpan(places, lengths, self._next(int(lengths.sum(dtype=np.int64))))
+        return RowSpan(places, lengths, self.take(int(lengths.sum(dtype=np.int64))))
 
-    def _next(self, rows: int) -> Iterator[pa.Table]:
+    def take(self, rows: int) -> Iterator[pa.Table]:
+        """Yield the next so many rows."""
         while rows:
             table = next(self._source) if self._left is None else self._left
-            self._left = None
-            if table.num_rows > rows:
-                table, self._left = table.slice(0, rows), table.slice(rows)
-            rows -= table.num_rows
-            yield table
+            self._left = table.slice(rows) if table.num_rows > rows else None
+            some = table.slice(0, rows)
+            rows -= some.num_rows
+            yield some
 
 
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -378,20 +378,42 @@ class _Chunk:
     bounded: ItemView  # the same within the bounds of the loss; features that obey them already are not copied
 
 
+@dataclass(eq=False)
 class ItemStore:
     """Items of some users within the bounds of a loss: all rows of those in `order` are read once, into their chunks.
 
-    `order` is a permutation of some users; `numbers` are the users' numbers in the index, None where they are the same.
-    DataError as reading the files says; RunError where there is no room on disk; ConfigError for memory that is no
-    number.
+    They are read when it is first asked to be `filled`, for all copies of its population. DataError as reading the
+    files says; RunError where there is no room on disk; ConfigError for memory that is no number.
     """
 
-    def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
-        known = order if numbers is None else numbers[order]
-        self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
+    rows: Rows
+    numbers: Users  # of all users, in the index
+    order: Users  # in which they are read fastest: a permutation of some users
+    loss: Loss
+
+    @property
+    def filled(self) -> "ItemStore":
+        """The same, after all rows are read."""
+        if "_held" not in vars(self):
+            self._prepare()
+            self._fill()
+        return self
+
+    def part(self, users: Users) -> "ItemStore":
+        """Return a separate store for some of the users, read in the same order."""
+        own = np.zeros(int(self.order.max(initial=-1)) + 1, np.bool_)
+        own[users] = True
+        return replace(self, order=self.order[own[self.order]])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read, which stays on its machine."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def _prepare(self) -> None:
+        rows, known = self.rows, self.numbers[self.order]
         self._features, self._weighted = rows.encoding.dimension, rows.encoding.weighted
         self._place = np.full(rows.users, -1, np.int32)
-        self._place[known] = np.arange(len(order), dtype=np.int32)
+        self._place[known] = np.arange(len(known), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)
         held = rows.held(self._pieces)
         if rows.users > rows.index.users:
@@ -405,14 +427,10 @@ class ItemStore:
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
         self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
-        self._rows = np.empty(0, np.int64)  # of each chunk on disk
         self._scratch: Scratch | None = None
-        self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         self._memory = ReusedMemory()
         self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-store")
-        self._fill(rows)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""
@@ -430,7 +448,7 @@ class ItemStore:
             return self._read(int(chunks[0])).bounded.seen(places - self._starts[chunks[0]])
         return self.of(users)
 
-    def _copied(self, users: Users, which: Callable[["_Chunk"], ItemView]) -> ItemBatch:
+    def _copied(self, users: Users, which: Callable[[_Chunk], ItemView]) -> ItemBatch:
         places = self.places(users)
         chunks = self._chunk(places)
         order = np.argsort(chunks, kind="stable")
@@ -446,8 +464,7 @@ class ItemStore:
 
     def places(self, users: Users) -> Users:
         """Return where each of `users` (k,) is in the order of reading."""
-        known = np.asarray(users, np.int64) if self._numbers is None else self._numbers[users]
-        return self._place[known].astype(np.int64)
+        return self._place[self.numbers[users]].astype(np.int64)
 
     def pieces(self, users: Users) -> Iterator[Users]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
@@ -462,16 +479,16 @@ class ItemStore:
     def _chunk(self, places: Users) -> Users:
         return np.searchsorted(self._starts, places, side="right") - 1
 
-    def _fill(self, rows: Rows) -> None:
+    def _fill(self) -> None:
         chunks = len(self._starts) - 1
         chunk_of = np.repeat(np.arange(chunks, dtype=np.int32), np.diff(self._starts))
         step = 1 if chunks == 1 else STEP
         room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
         buffers = [buffer_of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
-        placer, placed = _Placer(rows.encoding), np.empty((0, 3), np.int32)
+        placer, placed = _Placer(self.rows.encoding), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
-            closing(rows.spans(self._pieces, self._place, self._room)) as spans,
+            closing(self.rows.spans(self._pieces, self._place, self._room)) as spans,
             ThreadPoolExecutor(1, thread_name_prefix="quoron-writer") as writer,
         ):
             for number, span in enumerate(spans):
@@ -487,11 +504,13 @@ class ItemStore:
                 writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
             for each in writing:
                 each.result()
-        self._within = placer.within and not self._loss.narrow
-        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))
+        self._within = placer.within and not self.loss.narrow  # no row is too long, and that is all it asks
+        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))  # on disk
+        held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         if chunks == 1:
-            self._held[0] = Future()
-            self._held[0].set_result(self._picked_up(0, buffers[0], placed))
+            held[0] = Future()
+            held[0].set_result(self._picked_up(0, buffers[0], placed))
+        self._held = held  # last: then it is filled
 
     def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
         """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
@@ -565,26 +584,26 @@ class ItemStore:
             features, labels, moved = (array[rows] if len(array) else array for array in buffer.item)
             buffer = replace(buffer, features=features, labels=labels, weights=moved)
             begins, ends, whole = at, at + held, len(rows) - 1
-        if self._zero_rows:
+        if self.rows.zero_rows:
             without = ends == begins
             begins[without], ends[without] = whole, whole + 1
         weights = buffer.weights if self._weighted else None
         items = ItemBatch(buffer.features, buffer.labels, np.array([0, len(buffer.labels)]), weights)
         within = self._bounded(items)
-        return _Chunk((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
+        return _Chunk((within if self.loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
     def _bounded(self, items: ItemBatch) -> ItemBatch:
         """`bounded`, but for reading rows again that were measured when they were placed."""
         labels = items.labels
         for first in range(0, len(labels) if self._within else 0, BLOCK):
             own = items.labels[first : first + BLOCK]
-            within = self._loss.bound_labels(own)
+            within = self.loss.bound_labels(own)
             if np.array_equal(own, within):
                 continue
             labels = labels.copy() if labels is items.labels else labels
             labels[first : first + BLOCK] = within
         if not self._within or np.isnan(labels).any():
-            return bounded(items, self._loss)
+            return bounded(items, self.loss)
         return replace(items, labels=labels)
 
 
@@ -642,35 +661,10 @@ SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
 
 @dataclass(frozen=True, eq=False)
-class LazyStore:
-    """A store of items that is made when it is first asked for, and shared by copies of its population."""
-
-    rows: Rows
-    numbers: Users | None  # of users in the index; None: they are the same
-    order: Users  # in which they are read fastest
-    loss: Loss
-
-    @cached_property
-    def filled(self) -> ItemStore:
-        """The store; all rows are read for it."""
-        return ItemStore(self.rows, self.numbers, self.order, self.loss)
-
-    def of(self, users: Users) -> "LazyStore":
-        """Return a separate store for some of the users, read in the same order."""
-        own = np.zeros(int(self.order.max(initial=-1)) + 1, np.bool_)
-        own[users] = True
-        return replace(self, order=self.order[own[self.order]])
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the store, which stays on its machine."""
-        return {name: held for name, held in vars(self).items() if name != "filled"}
-
-
-@dataclass(frozen=True, eq=False)
 class FileUsers(TabularUsers):
     """Users whose items are on disk, and nothing more: what answers for them."""
 
-    store: LazyStore = field(kw_only=True, repr=False)
+    store: ItemStore = field(kw_only=True, repr=False)
 
     def items(self, users: Users) -> ItemBatch:
         """Return the items of `users` (k,), in that order."""
@@ -687,33 +681,30 @@ class FileUsers(TabularUsers):
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
-        return self.store.rows.storage(np.arange(self.users) if self.store.numbers is None else self.store.numbers)
+        return self.store.rows.storage(self.store.numbers)
 
     def part(self, users: Users) -> "FileUsers":
         """Some users, with a store of their own."""
-        return FileUsers(**self.public(), store=self.store.of(users), outliers=self.outliers, seed=self.seed)
+        return FileUsers(**self.public(), store=self.store.part(users), outliers=self.outliers, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetPopulation(FileUsers):
     """The same with what figures of a simulation need; nothing of them is read before somebody is asked."""
 
-    rows: Rows = field(kw_only=True, repr=False)
-    numbers: Users = field(kw_only=True, repr=False)  # of the users to train on, in the index
-
     @property
     def encoding(self) -> Encoding:
         """How rows become items."""
-        return self.rows.encoding
+        return self.store.rows.encoding
 
     @property
     def everybody(self) -> int:
         """Number of users of the table, those held out among them."""
-        return self.rows.users
+        return self.store.rows.users
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """Return the same users, read fastest in this order (n,)."""
-        return replace(self, store=LazyStore(self.rows, self.numbers, order, self.loss))
+        return replace(self, store=replace(self.store, order=order))
 
     @property
     def optimum(self) -> Vector:
@@ -735,25 +726,25 @@ class DatasetPopulation(FileUsers):
     def beside(self, model: Vector) -> dict[str, Any]:
         """As of a table; with a remark where figures are of a sample."""
         figures, seen = self._figures.beside(model), len(self._sampled)
-        if seen == self.rows.users:
+        if seen == self.everybody:
             return figures
         remark = (
             f"The optimum, the excess risk, figures on held-out users and these remarks are of a sample of {seen:,} of "
-            f"the {self.rows.users:,} users, as all do not fit into memory. The model is of all users."
+            f"the {self.everybody:,} users, as all do not fit into memory. The model is of all users."
         )
         return figures | {"remarks_simulation_only": (remark, *figures["remarks_simulation_only"])}
 
     @cached_property
     def _sampled(self) -> Users:
         """Users that figures are of, in the index's numbers, in order."""
-        rows, users = self.rows.index.rows, self.rows.users
-        if rows <= SAMPLE:
-            return np.arange(users)
-        ticket = words(seed=self.seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 1]
+        index, numbers = self.store.rows.index, self.store.numbers
+        if index.rows <= SAMPLE:
+            return np.arange(self.everybody)
+        ticket = words(seed=self.seed, purpose=Purpose.SPLIT, users=np.arange(self.everybody))[:, 1]
         drawn = np.argsort(ticket, kind="stable")
-        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(self.rows.index.held()[drawn]), SAMPLE)) + 1])
-        whose = np.searchsorted(self.numbers, few)
-        known = self.numbers[np.minimum(whose, self.users - 1)] == few
+        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(index.held()[drawn]), SAMPLE)) + 1])
+        whose = np.searchsorted(numbers, few)
+        known = numbers[np.minimum(whose, self.users - 1)] == few
         honest = self.corruption(whose) == Corruption.HONEST
         figured: Users = few[~known | honest]  # figures are of honest users
         return figured
@@ -761,19 +752,19 @@ class DatasetPopulation(FileUsers):
     @cached_property
     def _figures(self) -> TablePopulation:
         """The sample in memory."""
-        sampled, all_of_them = self._sampled, len(self._sampled) == self.rows.users
-        place = np.full(self.rows.users, -1, np.int64)
+        sampled, all_of_them = self._sampled, len(self._sampled) == self.everybody
+        place = np.full(self.everybody, -1, np.int64)
         place[sampled] = np.arange(len(sampled))
         tables, owners = [], []
-        for own, table in self.rows.tables(place >= 0):
-            chosen = place[own] >= 0
+        for own, table in self.store.rows.tables(place >= 0):
+            chosen = own >= 0
             tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
             owners.append(place[own[chosen]])
         return population_of(
             self,
             pa.concat_tables(tables),
             np.concatenate(owners),
-            np.isin(sampled, self.numbers, assume_unique=True),
+            np.isin(sampled, self.store.numbers, assume_unique=True),
             encoding=self.encoding,
             outliers=self.outliers if all_of_them else ALL_HONEST,
             seed=self.seed,
@@ -805,9 +796,7 @@ def from_dataset(
     declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(encoding, items_per_user))
     return DatasetPopulation(
         **declared.public(),
-        store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
-        rows=rows,
-        numbers=chosen,
+        store=ItemStore(rows, chosen, np.arange(len(chosen)), loss),
         outliers=outliers,
         seed=seed,
     )

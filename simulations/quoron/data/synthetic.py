@@ -487,12 +487,6 @@ class Synthetic:
         return self.signal_norm * drawn / np.linalg.norm(drawn)
 
     @property
-    def _ridge_holds(self) -> bool:
-        """Whether the optimum of a linear loss with a ridge lies inside the domain, whatever its direction."""
-        within = self.domain.radius if isinstance(self.domain, L2Ball) else self.domain.half_width
-        return self.signal_norm < self.ridge * within
-
-    @property
     def _mean_norm(self) -> float:
         """Norm of the means of the families that have some."""
         return self.signal_norm * (self.flat + self.ridge if self.family == "quadratic" else 1.0)
@@ -570,10 +564,12 @@ class Synthetic:
             within = self.feature_norm - self._mean_norm - self.heterogeneity
             deviation = float(np.hypot(within, self.heterogeneity))
             smoothness = self.loss.smoothness or None
+            size = self.domain.radius if isinstance(self.domain, L2Ball) else self.domain.half_width
+            inside = self.family == "linear" and self.signal_norm < self.ridge * size  # its optimum, in any direction
             return known(
                 # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a
                 # ridge says nothing of a linear loss that is least on the boundary of the domain
-                typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
+                typical_curvature=self.ridge if inside else None,
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,

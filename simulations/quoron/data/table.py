@@ -80,7 +80,21 @@ class Fit:
 
     def remarks(self, encoding: Encoding) -> Iterator[str]:
         """One sentence for each thing that is amiss, with its fix."""
-        yield from _about_users(self)
+        if self.users == 1:
+            yield (
+                "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. "
+                "Name the column that tells users apart as `user`."
+            )
+        elif self.most_rows == 1:
+            yield (
+                "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name "
+                "the column that tells persons apart as `user`."
+            )
+        if self.users_without > OFTEN * self.users:
+            yield (
+                f"{_share(self.users_without / self.users)} of the users have no row that can be used, and answer "
+                "zero. See which columns rows are left out for."
+            )
         shares, dropped = self.unfit(encoding), 1 - self.whole.usable[0] / self.whole.rows[0]
         if dropped > OFTEN:
             yield f"{_share(dropped)} of the rows cannot be used, and are left out: see the columns that do not fit."
@@ -93,31 +107,10 @@ class Fit:
                 yield f"{_share(share)} of {held_at_end(name)}"
 
 
-def about_separation(found: bool) -> Iterator[str]:
-    """That no model is best, where it is so."""
-    if found:
-        yield (
-            "In some direction the classes are told apart without error: no model is best, and better ones are ever "
-            "longer. The excess risk is over the risk that they approach, to within 1e-9. With loss.ridge one is best."
-        )
-
-
-def _about_users(fit: Fit) -> Iterator[str]:
-    if fit.users == 1:
-        yield (
-            "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. Name "
-            "the column that tells users apart as `user`."
-        )
-    elif fit.most_rows == 1:
-        yield (
-            "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name the "
-            "column that tells persons apart as `user`."
-        )
-    if fit.users_without > OFTEN * fit.users:
-        yield (
-            f"{_share(fit.users_without / fit.users)} of the users have no row that can be used, and answer zero. See "
-            "which columns rows are left out for."
-        )
+_SEPARATED = (
+    "In some direction the classes are told apart without error: no model is best, and better ones are ever longer. "
+    "The excess risk is over the risk that they approach, to within 1e-9. With loss.ridge one is best."
+)
 
 
 def _share(share: float) -> str:
@@ -636,7 +629,7 @@ class TablePopulation(TableUsers):
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
                 *about_boundary(self.domain, np.asarray(model, np.float64), self._best, self._held_back),
-                *about_separation(self._honest.separates(self._free)),
+                *([_SEPARATED] if self._honest.separates(self._free) else []),
             ),
         }
 

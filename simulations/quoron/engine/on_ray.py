@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from quoron.engine.inline import Told
-from quoron.engine.processes import Died, Service, own_error
+from quoron.engine.processes import Died, Service, reply, told
 from quoron_client.durable import PRIVATE
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_privacy.errors import ConfigError, RunError
 
 FIRST = (2, 52)  # the first Ray with tokens
 QUIET = {  # no usage report is sent, and no warning about that
@@ -144,12 +144,9 @@ class Held:
     def __init__(self, service: bytes) -> None:
         self._service: Service = pickle.loads(service)  # from the process that started this one, and no other
 
-    def ask(self, question: Question) -> tuple[Any, ...]:
-        """("returned", the answer), or ("failed", its kind and words)."""
-        try:
-            return "returned", self._service(question)
-        except QuoronError as error:
-            return "failed", type(error).__name__, str(error)
+    def ask(self, question: Question) -> tuple[str, Any]:
+        """The answer, or its error, for `told`."""
+        return reply(self._service, question)
 
 
 class Actor:
@@ -167,7 +164,7 @@ class Actor:
         import ray
 
         try:
-            kind, *rest = ray.get(self._actor.ask.remote(question))
+            found = ray.get(self._actor.ask.remote(question))
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError):
             raise Died("A worker has ended.") from None
         except ray.exceptions.RayError as error:
@@ -175,9 +172,7 @@ class Actor:
                 f"Expected an answer from the Ray cluster, got {type(error).__name__}. Nothing is lost: the run can be "
                 "resumed, with Ray or without."
             ) from None
-        if kind == "failed":
-            raise own_error(*rest)
-        return rest[0]  # type: ignore[no-any-return]
+        return told(found)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End it."""

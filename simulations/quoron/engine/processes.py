@@ -21,14 +21,13 @@ import os
 import pickle
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
@@ -90,18 +89,6 @@ def send(process: int | None, what: signal.Signals) -> None:
     if process is not None:
         with suppress(ProcessLookupError):
             os.kill(process, what)
-
-
-class Lines:
-    """Bytes that come in pieces, as lines."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def of(self, data: bytes) -> list[bytes]:
-        """Return the lines that are whole with these bytes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines
 
 
 class Program:
@@ -226,8 +213,8 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __init__(self, environment: Mapping[str, str], gone: "Callable[[Worker], None]") -> None:
         """`gone` is called before it is waited for."""
-        ours, theirs = socket.socketpair()
-        self._socket, self._log, self._gone = Connection(ours.detach()), TemporaryFile(), gone  # noqa: SIM115
+        self._socket, theirs = Pipe()
+        self._log, self._gone = TemporaryFile(), gone  # noqa: SIM115
         files = theirs.fileno(), self._log.fileno()
         command = [sys.executable, "-P", "-m", "quoron.engine.processes", *map(str, files)]
         try:
@@ -249,12 +236,10 @@ class Worker(AbstractContextManager["Worker"]):
         """Return what the service returns. Raises Died, and the service's errors."""
         self.send(message)
         try:
-            kind, found = self._socket.recv()  # from a program of ours, and nobody else
+            reply = self._socket.recv()  # from a program of ours, and nobody else
         except (EOFError, OSError):
             raise self._died() from None
-        if kind == "failed":
-            raise own_error(*found)
-        return found
+        return told(reply)
 
     def send(self, message: Any) -> None:
         """Send a message, to be answered in its turn. Raises Died."""
@@ -277,6 +262,22 @@ class Worker(AbstractContextManager["Worker"]):
         return Died(f"A worker has ended, perhaps for want of memory.{f' It said: {last}' if last else ''}")
 
 
+def reply(service: Service, message: Any) -> tuple[str, Any]:
+    """Return what the service of a worker returns, or which error of ours it raises, for `told`."""
+    try:
+        return "returned", service(message)
+    except QuoronError as error:
+        return "failed", (type(error).__name__, str(error))
+
+
+def told(reply: tuple[str, Any]) -> Any:
+    """Return what the service returned, or raise its error."""
+    kind, found = reply
+    if kind == "failed":
+        raise own_error(*found)
+    return found
+
+
 def own_error(kind: str, message: str) -> QuoronError:
     """Return the error of another process as what it was."""
     named = getattr(errors, kind, RunError)
@@ -295,11 +296,7 @@ def main() -> None:
     if (pyarrow := sys.modules.get("pyarrow")) is not None:
         pyarrow.set_cpu_count(int(os.environ["NUMBA_NUM_THREADS"]))
     while True:
-        try:
-            reply = "returned", service(messages.get())
-        except QuoronError as error:
-            reply = "failed", (type(error).__name__, str(error))
-        connection.send(reply)
+        connection.send(reply(service, messages.get()))
 
 
 def _listen(connection: Connection, messages: "queue.SimpleQueue[Any]") -> None:

@@ -3,14 +3,8 @@
 import os
 import secrets
 import socket
-import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from resource import struct_rusage
-
 
 PORTS = range(10_000, 32_000)  # below those that a system gives to processes that ask for any
 
@@ -75,8 +69,3 @@ def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int
         if group == mounted:
             return found
         group = group.parent
-
-
-def largest(used: "struct_rusage") -> int:
-    """Return the largest resident memory of a process, in bytes, which systems tell in different units."""
-    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

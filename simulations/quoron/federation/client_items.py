@@ -3,7 +3,6 @@
 Clients of a simulation have their users' items as the simulation does (`quoron.federation.programs`).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from quoron.config import (
 )
 from quoron.data import Population
 from quoron.data.user_rows import group
+from quoron.data.users import Users
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.paths import dataset
 from quoron.run_folder import FRAME, as_parquet
@@ -28,7 +28,6 @@ from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_c
 from quoron.simulation.sources import resolve
 from quoron.simulation.wildcards import source_of
 from quoron_client.data import tables
-from quoron_client.data.items import ItemBatch
 from quoron_client.durable import PRIVATE, replace_whole
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
@@ -91,7 +90,7 @@ def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Si
     if isinstance(people, TableSection):
         user, users = people.user, group(_table(config, base, None), people.user)[0]
     else:
-        user, users = PERSON, setup(config, base).population.users
+        user, users = PERSON, people.users
     return user, Silos.declared(said.sizes, users, sums=said.sums)
 
 
@@ -110,24 +109,27 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
         return
     people = config.population
     if isinstance(people, TableSection):
-        table = _table(config, base, None)
-        users, owners = group(table, people.user)
-        if silos is not None:
-            users, owners = clients, silos.of(owners)
-        if clients > users:
-            raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer clients.")
-        rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
-        own = table if silos is not None else table.drop_columns([people.user])
-        _settle_on(folder, config)
-        for number in lacking:
-            _save(own.take(pa.array(rows[number - 1])), folder, number)
-        _tell(folder, with_columns(config, base))
-        return
-    population = setup(config, base).population
-    if clients > population.users:
-        raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer clients.")
-    _settle_on(folder, config)
-    _give_made(folder, config, population, lacking, silos)
+        told, table, user = with_columns(config, base), _table(config, base, None), people.user
+    else:
+        everybody = setup(config, base).population
+        some = np.arange(everybody.users if silos is not None else min(clients, everybody.users))
+        told, table, user = _declared(config, everybody), _made(everybody, some), PERSON
+    users, owners = group(table, user)
+    if silos is not None:
+        users, owners = clients, silos.of(owners)
+    if clients > users:
+        raise ConfigError(f"Expected {clients:,} users for as many clients, got {users:,}. Say fewer clients.")
+    rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
+    own = table if silos is not None else table.drop_columns([user])
+    replace_whole(folder.path / SOURCE, config.as_toml().encode(), mode=PRIVATE)
+    for number in lacking:
+        items = as_parquet(own.take(pa.array(rows[number - 1])))
+        replace_whole(folder.client(number) / ITEMS, items, mode=PRIVATE)
+    if not (folder.path / RUN).exists():
+        place = str((folder.client(1) / ITEMS).resolve())
+        # All clients' certificates are of that population.
+        told = told.but(population={"path": place}, train={"population": EVERYONE})
+        replace_whole(folder.path / RUN, told.as_toml().encode(), mode=PRIVATE)
 
 
 def _source(folder: Folder, config: Config | None, base: Path) -> Config:
@@ -144,41 +146,12 @@ def _source(folder: Folder, config: Config | None, base: Path) -> Config:
     return own
 
 
-def _settle_on(folder: Folder, config: Config) -> None:
-    replace_whole(folder.path / SOURCE, config.as_toml().encode(), mode=PRIVATE)
-
-
-def _give_made(
-    folder: Folder, config: Config, population: Population, clients: Sequence[int], silos: Silos | None = None
-) -> None:
-    homes = np.arange(population.users) if silos is None else silos.of(np.arange(population.users))
-    for number in clients:
-        persons = np.flatnonzero(homes == number - 1)
-        items = population.items(persons)
-        table = _as_table(items)
-        if silos is not None:
-            names = np.array([f"person-{person:07d}" for person in persons])
-            table = table.append_column(PERSON, pa.array(np.repeat(names, items.counts)))
-        _save(table, folder, number)
-    _tell(folder, _declared(config, population))
-
-
-def _tell(folder: Folder, config: Config) -> None:
-    place = str((folder.client(1) / ITEMS).resolve())
-    # All clients' certificates are of that population.
-    told = config.but(population={"path": place}, train={"population": EVERYONE}).as_toml()
-    if not (folder.path / RUN).exists():
-        replace_whole(folder.path / RUN, told.encode(), mode=PRIVATE)
-
-
-def _save(table: pa.Table, folder: Folder, number: int) -> None:
-    """A client's own items, whole or not at all."""
-    replace_whole(folder.client(number) / ITEMS, as_parquet(table), mode=PRIVATE)
-
-
-def _as_table(items: ItemBatch) -> pa.Table:
+def _made(everybody: Population, users: Users) -> pa.Table:
+    """Return what made-up users hold, as rows with the number of whose they are."""
+    items = everybody.items(users)
     columns = {f"x{place}": column for place, column in enumerate(items.features.astype(np.float64).T)}
-    return pa.table({**columns, LABEL: items.labels})
+    names = np.array([f"person-{user:07d}" for user in users])
+    return pa.table({**columns, LABEL: items.labels, PERSON: np.repeat(names, items.counts)})
 
 
 def _declared(config: Config, population: Population) -> Config:

@@ -11,22 +11,20 @@ print(words(status(Path("federation"))))
 stop(Path("federation"))
 """
 
-import json
 import os
 import shutil
 import signal
-import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from quoron.config import Config
-from quoron.engine.processes import ALONE, Lines, Program, forking, send
+from quoron.engine.processes import ALONE, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Control
 from quoron.federation.folder import ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
@@ -51,8 +49,8 @@ class Local:
         """`folder` has everybody's identity and items."""
         self.folder, self.order = folder, order
         self._program: Program | None = None
-        self._ours: socket.socket | None = None
-        self._heard, self._kept, self._lines = Lines(), False, deque[bytes]()
+        self._ours: Connection | None = None
+        self._kept = False
         self.listen = self.control = ""
 
     def __enter__(self) -> "Local":
@@ -67,7 +65,7 @@ class Local:
 
     def _launch(self, lock: int) -> None:
         """Start the supervisor, whose the lock is from now on."""
-        self._ours, theirs = socket.socketpair()
+        self._ours, theirs = Pipe()
         try:
             with theirs:
                 self._program = Program(
@@ -100,7 +98,7 @@ class Local:
 
     def begin(self) -> None:
         """Start everybody, now that all is there."""
-        self._say(b"begin\n")
+        self._say("begin")
 
     def ready(self, shown: Shown = lambda _: None) -> None:
         """Wait until every client is in conversation with the coordinator. RunError if that cannot be."""
@@ -121,13 +119,10 @@ class Local:
         """Raise RunError if its processes are gone, or one of them has failed."""
         assert self._program is not None
         assert self._ours is not None
-        self._ours.setblocking(False)
-        with suppress(OSError):
-            while data := self._ours.recv(1 << 16):
-                self._lines += self._heard.of(data)
-        while self._lines:
-            if failed := json.loads(self._lines.popleft()).get("failed"):
-                raise RunError(f"The local federation has ended. {failed}")
+        with suppress(EOFError, OSError):
+            while self._ours.poll():
+                if failed := self._ours.recv().get("failed"):
+                    raise RunError(f"The local federation has ended. {failed}")
         if self._program.code is not None:
             raise RunError(f"The local federation has ended. {self.folder.last_words(*LOGS)}")
 
@@ -137,7 +132,7 @@ class Local:
 
     def stop(self) -> dict[str, Any]:
         """End all processes in order, and keep the folder: who was killed."""
-        self._say(b"stop\n")
+        self._say("stop")
         while "stopped" not in (said := self._next()):
             pass
         return dict(said["stopped"])
@@ -145,29 +140,25 @@ class Local:
     def keep(self) -> None:
         """Leave everything running, whatever becomes of this process."""
         self._kept = True  # first: an interrupt between the two finds nothing that has to be waited for
-        self._say(b"keep\n")
+        self._say("keep")
 
-    def _say(self, word: bytes) -> None:
+    def _say(self, word: str) -> None:
         assert self._ours is not None
         with suppress(OSError):
-            self._ours.sendall(word)
+            self._ours.send(word)
 
     def _next(self, so_far: str = "") -> dict[str, Any]:
         assert self._ours is not None
-        self._ours.settimeout(TIMEOUT)
-        while not self._lines:
-            try:
-                data = self._ours.recv(1 << 16)
-            except TimeoutError:
-                raise RunError(
-                    f"Expected a sign of life of the local federation within {TIMEOUT:g} s, got none. {so_far} Its "
-                    f"logs are in {self.folder.path}: {self.folder.last_words(*LOGS)}"
-                ) from None
-            if not data:
-                said = self.folder.last_words(*LOGS)
-                raise RunError(f"The local federation has ended. Its logs are in {self.folder.path}: {said}")
-            self._lines += self._heard.of(data)
-        return dict(json.loads(self._lines.popleft()))
+        if not self._ours.poll(TIMEOUT):
+            raise RunError(
+                f"Expected a sign of life of the local federation within {TIMEOUT:g} s, got none. {so_far} Its "
+                f"logs are in {self.folder.path}: {self.folder.last_words(*LOGS)}"
+            )
+        try:
+            return dict(self._ours.recv())
+        except (EOFError, OSError):
+            said = self.folder.last_words(*LOGS)
+            raise RunError(f"The local federation has ended. Its logs are in {self.folder.path}: {said}") from None
 
 
 def stop(path: Path, seconds: float = 60.0) -> bool:

@@ -66,16 +66,13 @@ class LogLimit(logging.Filter):
             kind.held_back += 1
             return False
         kind.written += 1
-        more, kind.held_back = kind.held_back, 0
-        if more or record.name.partition(".")[0] in ("grpc", "asyncio"):
-            self._shorten(record, more)
+        more, kind.held_back, library = kind.held_back, 0, record.name.partition(".")[0]
+        if more or library in ("grpc", "asyncio"):
+            said = record.getMessage().partition("\n")[0]
+            if library != "quoron" and record.exc_info:
+                said, record.exc_info, record.exc_text = f"{said}: {record.exc_info[1]!r}"[:500], None, None
+            record.msg, record.args = said + (f" (and {more:,} more like it)" if more else ""), ()
         return True
-
-    def _shorten(self, record: logging.LogRecord, more: int) -> None:
-        said = record.getMessage().partition("\n")[0]
-        if record.name.partition(".")[0] != "quoron" and record.exc_info:
-            said, record.exc_info, record.exc_text = f"{said}: {record.exc_info[1]!r}"[:500], None, None
-        record.msg, record.args = said + (f" (and {more:,} more like it)" if more else ""), ()
 
 
 class JsonLines(logging.Formatter):

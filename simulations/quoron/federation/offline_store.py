@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.store import Store
 
 if TYPE_CHECKING:  # one's own ledger needs no SQLAlchemy
     from quoron_server.federation import RunStore
+    from quoron_server.storage.database import Database
 
 
 class OfflineStore:
-    """The store of a database; of one's own file only the ledger. ConfigError where a run is not known."""
+    """The ledger of a database, and all else of one that is a coordinator's. ConfigError where a run is not known."""
 
-    def __init__(self, database: Store, name: str = "") -> None:
-        self.name, self._database = name or f"the database {database.name}", database
+    def __init__(self, ledger: PopulationLedger, name: str, database: "Database | None" = None) -> None:
+        self.name, self._ledger, self._database = name, ledger, database
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Carry out a command, as `Control.call`: cancel, forget_user, ledger, limit or charge."""
@@ -32,14 +32,13 @@ class OfflineStore:
             return {"state": state}
         if command == "forget_user":
             return self._store().forget_user(arguments["user"], sure=arguments["sure"])
-        ledger = PopulationLedger(self._database)
         if command == "limit":
-            return {"limit": ledger.limit(by=_here(), **arguments).words()}
+            return {"limit": self._ledger.limit(by=_here(), **arguments).words()}
         if command == "charge":
             note, mu = arguments.pop("note"), arguments.pop("mu") or None
-            charge = ledger.charge(by=_here(), elsewhere=True, statement=note, mu=mu, **arguments)
+            charge = self._ledger.charge(by=_here(), elsewhere=True, statement=note, mu=mu, **arguments)
             return {"charged": charge.words()}
-        return dict(json.loads(ledger.export()))
+        return dict(json.loads(self._ledger.export()))
 
     def backup(self, out: Path | None) -> tuple[str, str]:
         """Copy the store to a file: its name and SHA-256."""
@@ -51,9 +50,8 @@ class OfflineStore:
 
     def _store(self) -> "RunStore":
         from quoron_server.federation import RunStore
-        from quoron_server.storage.database import Database
 
-        assert isinstance(self._database, Database)  # commands on runs and users never open one's own ledger
+        assert self._database is not None  # commands on runs and users never open one's own ledger
         return RunStore(self._database)
 
 

@@ -77,13 +77,14 @@ class Profile:
             return
         from quoron.federation.offline_store import OfflineStore
         from quoron_server.storage.database import Database
+        from quoron_server.storage.lifetime_ledger import PopulationLedger
 
         try:
             database = Database(self.database, create=create, sole=sole)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error} Or ask its coordinator: `quoron login HOST:PORT`.") from None
         with database:
-            yield OfflineStore(database)
+            yield OfflineStore(PopulationLedger(database), f"the database {database.name}", database)
 
 
 def place() -> Path:

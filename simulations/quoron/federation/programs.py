@@ -12,7 +12,6 @@ temporary folder. When it is gone itself, they see the end of a pipe.
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import pickle
@@ -20,7 +19,6 @@ import random
 import selectors
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ import numpy as np
 
 from quoron.data.users import Corruption
 from quoron.engine.inline import SENT, InlineEngine
-from quoron.engine.processes import Lines, die_with, fork, send
+from quoron.engine.processes import die_with, fork, send
 from quoron.federation import log_limit
 from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order, reached
 from quoron.planning.plans import Prepared
@@ -286,15 +285,13 @@ class Supervisor:
 
     folder: Folder
     order: Order
-    ear: socket.socket | None  # of its parent
+    ear: Connection | None  # to its parent
     simulation: Simulation | None = None
     children: list[Child] = field(default_factory=list)
     killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
     here: int = 0  # clients in conversation
     leaving: bool = False
     failed: bool = False  # somebody without whom a simulation cannot go on
-    heard: Lines = field(default_factory=Lines)  # of the children
-    told: Lines = field(default_factory=Lines)  # of its parent
     # What keeps children alive, and where they see its end; what they say on, and where it is heard.
     pipes: tuple[int, int, int, int] = (-1, -1, -1, -1)
 
@@ -388,12 +385,12 @@ class Supervisor:
         return True
 
     def _hear(self) -> None:
-        """What children say, a line each."""
+        """What children say, a line each, which comes as a whole."""
         data = b""
         with suppress(BlockingIOError):
             while more := os.read(self.pipes[3], 1 << 16):
                 data += more
-        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in self.heard.of(data)):
+        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in data.splitlines()):
             if kind == "listening":
                 self._listens(*rest)
             elif kind == "here":
@@ -413,26 +410,23 @@ class Supervisor:
     def _obey(self, selector: selectors.BaseSelector) -> None:
         assert self.ear is not None
         try:
-            data = self.ear.recv(1 << 12)
-        except OSError:
-            data = b""
-        if not data:
+            word = self.ear.recv()
+        except (EOFError, OSError):
             for child in self.children:
                 send(child.process, signal.SIGKILL)
             self.leaving = True
-        for word in self.told.of(data):
-            if word == b"begin":
-                self.simulation = read(self.folder)
-                gc.freeze()  # what is there now no child has to look through, nor to copy
-                self.children = [Child()]
-            elif word == b"stop":
-                self._end()
-                self._tell(stopped={"killed": self.killed})
-            elif word == b"keep":
-                selector.unregister(self.ear)
-                self.ear.close()
-                self.ear = None
-                return
+            return
+        if word == "begin":
+            self.simulation = read(self.folder)
+            gc.freeze()  # what is there now no child has to look through, nor to copy
+            self.children = [Child()]
+        elif word == "stop":
+            self._end()
+            self._tell(stopped={"killed": self.killed})
+        elif word == "keep":
+            selector.unregister(self.ear)
+            self.ear.close()
+            self.ear = None
 
     def _fail(self, words: str) -> None:
         """Report to waiting callers at once. A simulation ends: with a client less it would not be bit-identical."""
@@ -442,7 +436,7 @@ class Supervisor:
     def _tell(self, **what: Any) -> None:
         if self.ear is not None:
             with suppress(OSError):
-                self.ear.sendall(json.dumps(what).encode() + b"\n")
+                self.ear.send(what)
 
     def _note(self) -> None:
         """For `quoron local status`, and for callers that end processes."""
@@ -476,7 +470,7 @@ def main() -> None:
     """Keep a federation whose lock has been handed over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for its parent
     allow_many_files()  # of clients that share a process, each has some
-    folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
+    folder, ear = Folder(Path(sys.argv[1])), Connection(int(sys.argv[2]))
     order = restored(Order, folder.read(ORDER))
     Supervisor(folder, order, ear).keep()  # the folder's lock is open: the parent gave it
     if order.passing:

@@ -169,7 +169,7 @@ def automatic(
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     untrusted = "the coordinator is not trusted with answers, which leaves trust models two-servers and local"
     trust = () if trusted else (untrusted,)
-    if dearer is not None and (dearer.algorithm != chosen.algorithm or _costs(dearer, chosen)):
+    if dearer is not None and (dearer.algorithm != chosen.algorithm or _bound(dearer) < _bound(chosen)):
         beside = (*beside, _price(dearer, chosen, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
@@ -232,7 +232,9 @@ def _with_outliers(
         return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
     if able:
         return None, f"{share}, who may bias it: what removes them would leave more"
-    return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{_wants(filters)}"
+    wants = [(each.users, each.algorithm) for each in filters if each.users is not None]
+    fewest = f" ({min(wants)[1]} needs n >= {min(wants)[0]:,})" if wants else ""
+    return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 
 
 def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
@@ -260,11 +262,6 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
     if allowed.everybody or problem.beliefs.isotropic is None or recommended.predicted is None:
         return False
     return ruled.predicted is not None and recommended.predicted <= ruled.predicted
-
-
-def _costs(dearer: Candidate, chosen: Candidate) -> bool:
-    """Return whether the same method with all of its rounds predicts less than with those that the budget allows."""
-    return dearer.predicted is not None and chosen.predicted is not None and dearer.predicted < chosen.predicted
 
 
 def _price(dearer: Candidate, chosen: Candidate, allowed: Allowance) -> str:
@@ -324,12 +321,6 @@ def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:
     own = getattr(chosen, kind)
     times = "about " if own < 1.05 * least else _times(own, least)
     return f"{times}the best{of} considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
-
-
-def _wants(filters: Sequence[Candidate]) -> str:
-    """In brackets, the smallest number of users that one of `filters` asks for."""
-    found = [(each.users, each.algorithm) for each in filters if each.users is not None]
-    return f" ({min(found)[1]} needs n >= {min(found)[0]:,})" if found else ""
 
 
 def _times(larger: float, smaller: float) -> str:

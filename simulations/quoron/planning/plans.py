@@ -23,7 +23,7 @@ from quoron.toml_text import comment
 from quoron_client.durable import locked
 from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
-from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
@@ -230,11 +230,12 @@ class Plan(Tabular):
         """Return the plan, and one entry for each algorithm considered."""
         considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
+        answers = {} if self.advice is None else self.advice.as_json()
         said: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.estimates) is not None:
             said["estimates"] = [asdict(each) for each in paid.costs()]
-        return plan_json(self.plan) | said | curve
+        return plan_json(self.plan) | said | curve | answers
 
 
 def choose(
@@ -348,26 +349,18 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
             if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
-                with suppress(VerificationError):  # never seen; another algorithm will do
-                    dearer = _dearer(config, problem, some, allowed)
-                    plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
-                    algorithms[plan.algorithm].verify(plan)
-                    return Plan(plan, alone, choice=choice)
-                break
+                dearer = _dearer(config, problem, some, allowed)
+                plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
+                algorithms[plan.algorithm].verify(plan)
+                return Plan(plan, alone, choice=choice)
     private = _private(config, algorithms)
     candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     dearer = _dearer(config, problem, private, allowed)
-    while True:
-        plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
-        try:
-            algorithms[plan.algorithm].verify(plan)
-        except VerificationError as error:  # never seen; another algorithm will do
-            refused = Candidate(plan.algorithm, None, str(error))
-            candidates = tuple(refused if each.algorithm == plan.algorithm else each for each in candidates)
-        else:
-            return Plan(plan, candidates, choice=choice)
+    plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
+    algorithms[plan.algorithm].verify(plan)
+    return Plan(plan, candidates, choice=choice)
 
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
@@ -450,12 +443,6 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     return Plan(plan, candidates)
 
 
-def _in_equal_silos(config: Config, count: int) -> Config:
-    """The same of users of another number than configured, in so many silos of which none is away or adversarial."""
-    silos = SiloSection(sizes=count, sums=config.population.silos is not None and config.population.silos.sums)
-    return config.but(population={"silos": silos})
-
-
 def _settling(
     error: Infeasible, config: Config, problem: Problem, planned: Callable[[Config, Problem, int | None], Any]
 ) -> None:
@@ -463,8 +450,10 @@ def _settling(
 
     def again(users: int, epsilon: float, rounds: int | None) -> Any:
         other, silos = config.but(privacy={"epsilon": epsilon}), silos_of(config, problem.users)
-        if silos is not None and users != problem.users:
-            other = _in_equal_silos(other, min(users, len(silos.sizes)))
+        if silos is not None and users != problem.users:  # equal ones, of which none is away or adversarial
+            sums = config.population.silos is not None and config.population.silos.sums
+            equal = SiloSection(sizes=min(users, len(silos.sizes)), sums=sums)
+            other = other.but(population={"silos": equal})
         return planned(other, replace(problem, users=users), rounds)
 
     error.settle_by(partial(settled, again, problem.users, config.privacy.epsilon))

@@ -459,34 +459,21 @@ def statistics(
         if paid is not None:
             estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, slots, noise)
             known, remarks = _found(facts, estimates_, paid)
-        parts = _parts(asked, known, mu)
+        each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
+        found = [(question, known.spread(question, each)) for question in asked]
+        parts = [(question, part) for question, part in found if part is not None]  # no released group: no answer
         spread.verify([part for _, part in parts], *left)
-        rows = _released(parts, known, table, owners, noise)
+        rows: list[Row] = []
+        for place, (question, part) in enumerate(parts):
+            private = held(part, question, known, table, owners)
+            rows += rows_of(part, question, known, part.release(private, noise.stream("statistics", place)))
         kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
-        return (rows, remarks), {"statistics": kept}
+        return (tuple(rows), remarks), {"statistics": kept}
 
     (rows, remarks), statement = release_once(
         "statistics", promise, draw, verify, mu=all_mu, variation=all_variation, **charged
     )
     return Statistics(rows, slots, epsilon, delta, statement, remarks)
-
-
-def _parts(asked: Sequence[Question], facts: Facts, mu: float) -> list[tuple[Question, Spread]]:
-    """Return what answers each question, all for μ; a column without a released group has no answer."""
-    each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
-    found = [(question, facts.spread(question, each)) for question in asked]
-    return [(question, part) for question, part in found if part is not None]
-
-
-def _released(
-    parts: Sequence[tuple[Question, Spread]], facts: Facts, table: pa.Table, owners: Integers, noise: NoiseSource
-) -> tuple[Row, ...]:
-    rows: list[Row] = []
-    for place, (question, part) in enumerate(parts):
-        private = held(part, question, facts, table, owners)
-        released = part.release(private, noise.stream("statistics", place))
-        rows += rows_of(part, question, facts, released)
-    return tuple(rows)
 
 
 def _check_users(asked: Sequence[Question], facts: Facts, mu: float) -> None:

@@ -140,18 +140,13 @@ class Request:
         """
         keys = [key for key, _ in self.vary]
         choices = [tuple(zip(keys, values, strict=True)) for values in product(*(values for _, values in self.vary))]
-        cells = [Cell(name, varied, self._laid(name, varied)) for varied in choices for name in self.algorithms]
-        return tuple(
-            cell
-            for cell in cells
-            if cell.algorithm == "auto" or cell.config.algorithm.constants in ALGORITHMS[cell.algorithm].constants
-        )
-
-    def _laid(self, algorithm: str, varied: Varied) -> Config:
-        """Return the configuration with the values and the algorithm; another algorithm starts without options."""
-        texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
-        texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
-        return configs.from_tree(overlay(self.config.model_dump(mode="json", exclude_none=True), texts))
+        own, cells = self.config.model_dump(mode="json", exclude_none=True), []
+        for varied, name in product(choices, self.algorithms):  # another algorithm starts without options
+            texts = [f"{key}={toml_text.literal(value)}" for key, value in (("algorithm.name", name), *varied)]
+            config = configs.from_tree(overlay(own, texts))
+            if name == "auto" or config.algorithm.constants in ALGORITHMS[name].constants:
+                cells.append(Cell(name, varied, config))
+        return tuple(cells)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes it again."""
@@ -520,7 +515,11 @@ Row = Mapping[str, Any]
 
 def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
     """Return the page as HTML text; `cells` are the rows of `cell_rows`, and `name` is the folder's."""
-    return parts.document(name, comparison_sections(cells, request), lead=_lead(request), simulated=True)
+    seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
+    lead = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
+    lead += "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
+    lead += f" It is over the least risk of any model, without privacy and without a bound. {SURE}"
+    return parts.document(name, comparison_sections(cells, request), lead=lead, simulated=True)
 
 
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
@@ -591,13 +590,6 @@ def why_not(rows: Sequence[Row]) -> list[str]:
     refused = [Candidate(row["algorithm"], None, row["infeasible"]) for row in rows if row.get("infeasible")]
     lines = [f"Infeasible: {', '.join(names)}: {reason}" for reason, names in refusals(refused)]
     return lines + [f"Failed: {row['algorithm']}: {row['failed']}" for row in rows if row.get("failed")]
-
-
-def _lead(request: Request) -> str:
-    seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
-    sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
-    interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
-    return sentence + interval + f" It is over the least risk of any model, without privacy and without a bound. {SURE}"
 
 
 def _setting(row: Row, keys: Sequence[str]) -> str:

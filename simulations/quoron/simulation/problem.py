@@ -114,8 +114,10 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 
 def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
-    loss, known, section = population.loss, population.knowledge, config.problem
+    loss, known, section, table = population.loss, population.knowledge, config.problem, config.population
     curvature, wide = known.typical_curvature, _free(config, population)
+    # Rates are of the labels as rows count: where classes have weights of their own nobody says it.
+    weighed = isinstance(table, configs.TableSection) and table.columns.class_weight is not None
     return Problem(
         users=population.users,
         items_per_user=config.population.items_per_user or population.items_per_user,
@@ -144,17 +146,10 @@ def problem(config: Config, population: Declared | Answering) -> Problem:
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
             start_loss=loss.start_loss,
-            label_rate=_label_rate(config, loss),
+            label_rate=section.label_rate if isinstance(loss, Classification) and not weighed else None,
             label_unit=_label_unit(config, loss),
         ),
     )
-
-
-def _label_rate(config: Config, loss: Loss) -> float | tuple[float, float] | None:
-    """Of the labels as rows count: where classes have weights of their own nobody says it."""
-    population = config.population
-    weighed = isinstance(population, configs.TableSection) and population.columns.class_weight is not None
-    return config.problem.label_rate if isinstance(loss, Classification) and not weighed else None
 
 
 def _label_unit(config: Config, loss: Loss) -> float | None:
@@ -236,7 +231,7 @@ def _users_of(
     source = dataset(section.path, folder) if table is None else None
     if source is not None:
         crowd = from_dataset(source, encoding, **rules)
-        check_types(crowd.encoding, types_of(crowd.rows.index.files.schema))
+        check_types(crowd.encoding, types_of(crowd.store.rows.index.files.schema))
         return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
     given = wildcards.source_of(section, folder, table)
     if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
@@ -351,17 +346,11 @@ def columns_of(config: Config, population: Population) -> Encoding:
         known = getattr(population, "encoding", None)
         rules = encoding_of(config.population, population.loss)
         return rules if known is None else replace(rules, class_weight=known.class_weight)
-    loss = population.loss
+    loss, bound = population.loss, getattr(population.loss, "label_bound", None)
     features = loss.feature_norm
     numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
-    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
-
-
-def _label(loss: Loss) -> Signs | Range | None:
-    bound = getattr(loss, "label_bound", None)
-    if loss.name == "linear":
-        return None
-    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+    label = Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+    return Encoding(numeric, None if loss.name == "linear" else label, intercept=False, feature_norm=features)
 
 
 def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
 from quoron.data import Population
-from quoron.engine.processors import largest
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.pages")
+RESIDENT = 1 if sys.platform == "darwin" else 1024  # bytes of what a system counts a process's memory in
 COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
@@ -242,7 +243,7 @@ def _results(
         remarks_simulation_only=(*remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
-        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT,
         choice=prepared.planned.choice,
         wire_up=sum(row.get("wire_up", 0) for row in moved),
         wire_down=sum(row.get("wire_down", 0) for row in moved),

@@ -10,10 +10,8 @@ data, and a fingerprint of the data is stored nowhere: either would reveal somet
 import fcntl
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -42,49 +40,7 @@ def opened(given: str | Path | None, *, create: bool = True) -> Iterator[Populat
     What this process has verified of it is not verified again, unless somebody has written the file since.
     LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
     """
-    with _ready(path := place(given), create=create):
-        memory = _MEMORY[path.resolve()]
-        if memory.stamp is None or memory.stamp != _stamp(path):
-            memory.known = Known()
-        memory.stamp = None
-        with _file(path, create=create) as file:
-            yield PopulationLedger(file, known=memory.known)
-        memory.stamp = _stamp(path)
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What this process has read of one ledger, and the file as it was left."""
-
-    known: Known = field(default_factory=Known)
-    stamp: tuple[int, ...] | None = None
-
-
-_MEMORY: defaultdict[Path, _Memory] = defaultdict(_Memory)
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what is another when somebody has written the file; None while it has a journal, or there is none."""
-    if not path.is_file() or path.with_name(path.name + "-wal").exists():
-        return None
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-@contextmanager
-def opened_database(path: Path, *, create: bool = True) -> Iterator[Store]:
-    """The database of the ledger at `path`; one process, and one thread of it, at a time.
-
-    A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
-    own would do as well, but those who wait for it stand in each other's way.
-    """
-    with _ready(path, create=create), _file(path, create=create) as file:
-        yield file
-
-
-@contextmanager
-def _ready(path: Path, *, create: bool) -> Iterator[None]:
-    """The file's turn, with a folder for it."""
+    path = place(given)
     if create:
         try:
             make_folder(path.parent, mode=OWN)
@@ -96,16 +52,34 @@ def _ready(path: Path, *, create: bool) -> Iterator[None]:
     elif not path.is_file():
         raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
     with _turn(path):
-        yield
+        whole = path.resolve()
+        known, stamp = _MEMORY.pop(whole, (Known(), None))
+        if stamp is None or stamp != _stamp(path):
+            known = Known()
+        with Store(whole, create=create, timeout=READERS) as file:
+            yield PopulationLedger(file, known=known)
+        _MEMORY[whole] = known, _stamp(path)
 
 
-def _file(path: Path, *, create: bool) -> Store:
-    return Store(path.resolve(), create=create, timeout=READERS)
+# What this process has read of each ledger, and the file as it was left.
+_MEMORY: dict[Path, tuple[Known, tuple[int, ...] | None]] = {}
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what is another when somebody has written the file; None while it has a journal, or there is none."""
+    if not path.is_file() or path.with_name(path.name + "-wal").exists():
+        return None
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Wait for those who hold the ledger, a minute at most."""
+    """Wait for those who hold the ledger, a minute at most; one process, and one thread of it, at a time.
+
+    A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
+    own would do as well, but those who wait for it stand in each other's way.
+    """
     deadline = time.monotonic() + TIMEOUT
     lock = path.with_name(path.name + ".lock")
     try:

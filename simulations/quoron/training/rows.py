@@ -730,7 +730,11 @@ def items_of(
         raise DataError(f"Expected arrays of one length, one entry an item, got lengths {sorted(sizes)}.")
     (size,) = sizes
     if owners is None:
-        return Items(tuple(parts), _checked_offsets(np.asarray(offsets), size), names)
+        ends = np.asarray(offsets)
+        good = ends.ndim == 1 and len(ends) >= 2 and np.issubdtype(ends.dtype, np.integer)
+        if not good or ends[0] != 0 or ends[-1] != size or (np.diff(ends) < 0).any():
+            raise DataError(f"Expected offsets that ascend from 0 to the {size} items, one more than users.")
+        return Items(tuple(parts), ends.astype(np.int64), names)
     if owners.shape != (size,):
         raise DataError(f"Expected user to name one user for each of {size} items, got shape {owners.shape}.")
     if any(one is None or one != one for one in owners.tolist()):
@@ -820,13 +824,6 @@ def _numbers(part: Any) -> Array:
     if found.ndim == 0:
         raise DataError("Expected one entry an item, got a single number.")
     return found.astype(np.float32) if found.dtype == np.float64 else found
-
-
-def _checked_offsets(offsets: Array, size: int) -> NDArray[np.int64]:
-    good = offsets.ndim == 1 and len(offsets) >= 2 and np.issubdtype(offsets.dtype, np.integer)
-    if not good or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < 0).any():
-        raise DataError(f"Expected offsets that ascend from 0 to the {size} items, one more than users.")
-    return offsets.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.table import Curated, CuratorEngine, check_section, hold, refuse_frame
-from quoron_client.data.encoding import AnyLabel, Signs
+from quoron_client.data.encoding import Signs
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -201,7 +201,9 @@ def _planned(
         planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    remarks = (*planned.remarks, *_taken_for_granted(held.encoding.label)) if estimates is None else planned.remarks
+    label, remarks = held.encoding.label, planned.remarks
+    if estimates is None and isinstance(label, Signs) and not label.truth:  # whose type does not say so
+        remarks += (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = data_quality.unbalanced(held.encoding, unlooked)
@@ -209,13 +211,6 @@ def _planned(
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
     scene = Curated(held, identity, unlooked, estimates, people)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
-
-
-def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
-    """Return what values a label has to have of which nothing is said, where its type does not say so."""
-    if not isinstance(label, Signs) or label.truth:
-        return ()
-    return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
 
 
 def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:

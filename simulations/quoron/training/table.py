@@ -95,9 +95,9 @@ def users_of(declared: Declared, items: ItemBatch | Rows, asked: Users) -> "Tabl
     """Return users with these items; of files these (k,) are asked, in this order."""
     if isinstance(items, ItemBatch):
         return TableUsers(**declared.public(), training=items)
-    from quoron.data.population import FileUsers, LazyStore
+    from quoron.data.population import FileUsers, ItemStore
 
-    return FileUsers(**declared.public(), store=LazyStore(items, None, asked, declared.loss))
+    return FileUsers(**declared.public(), store=ItemStore(items, np.arange(declared.users), asked, declared.loss))
 
 
 NUMBERS = 1 << 23  # of users, that are looked at together
@@ -163,7 +163,7 @@ class HeldRows:
             yield self._marks[0]
             return
         for owners, table in self.items.tables(wanted[: self.items.index.users]):
-            rows = np.flatnonzero(wanted[owners])
+            rows = np.flatnonzero(owners >= 0)
             if len(rows) < len(owners):
                 owners, table = owners[rows], table.take(pa.array(rows))
             yield owners, fused.encoded(self.encoding, table).marks

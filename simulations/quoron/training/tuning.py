@@ -216,13 +216,6 @@ HELD_OUT = 0.1, 0.3  # default share of users that score: at least, and at most,
 USELESS = 0.02  # deviation of a score from which it tells few settings apart
 
 
-def _trials(settings: int, mean: float | None, most: int | None, *, padded: bool) -> Trials:
-    """Return the law of the number of trials of so many settings. ConfigError for numbers that make none."""
-    mean = max(2.0, TWICE * settings) if mean is None else mean
-    positive(trials=mean)
-    return Trials.negative_binomial(mean, most=math.ceil(3 * mean) if most is None and padded else most)
-
-
 _STEPS = 2.0**40  # of a user's score: their sum is exact
 
 
@@ -483,7 +476,10 @@ def prepare(
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
     (epsilon, delta), padded = (config.privacy.epsilon, config.privacy.delta), bool(effort.get("padded"))
-    law = _trials(len(cells), effort.get("n_trials"), effort.get("max_trials"), padded=padded)
+    mean, most = effort.get("n_trials"), effort.get("max_trials")
+    mean = max(2.0, TWICE * len(cells)) if mean is None else mean
+    positive(trials=mean)
+    law = Trials.negative_binomial(mean, most=math.ceil(3 * mean) if most is None and padded else most)
     rows = _Rows(base, frame)
     helds = [rows.of(each.config).declared for each in cells]
     users = helds[0].users
