@@ -87,7 +87,7 @@ def charge(path: Path, run: str) -> None:
 
 def from_the_start(path: Path, run: str) -> None:
     """The same in a process that has not read the chain yet."""
-    lifetime._MEMORY[path.resolve()].stamp = None
+    lifetime._MEMORY.pop(path.resolve(), None)
     charge(path, run)
 
 

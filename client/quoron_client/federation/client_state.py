@@ -787,9 +787,10 @@ class ClientState(AbstractContextManager["ClientState"]):
         may: May | None = None,
         tasks: bytes | None = None,
     ) -> bytes | None:
-        """Write an answer of these persons; return the answer to send: this one, or the one kept before for the same
-        question; None if some of the persons may not answer (any more). `tasks` are those of an answer with a row for
-        each of them.
+        """Write an answer of these persons, and return the answer to send: this one, or the one that was kept before.
+
+        One is kept before for the same question. None if some of the persons may not answer (any more). `tasks` are
+        those of an answer with a row for each person.
         """
         with self._transaction() as database:
             if (before := self.recall(run, round, digest)) is not None:

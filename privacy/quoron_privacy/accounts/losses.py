@@ -3,9 +3,9 @@
     >>> bool(0.99e-6 < gaussian(0.2367, np.array([1.0]))[0] <= 1e-6)
     True
 
-A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). `above` puts its loss on a
-lattice, `most` adds independent losses up, and `exactly` composes all stages of a pair: under one tilt, which is exact
-about one ε. Function `lattice` looks at the same sum under several. What is rounded or cut off is bounded and added.
+A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). Losses are put on a lattice
+(`above`) and added up (`most`). Function `exactly` composes all stages of a pair under one tilt, which is exact about
+one ε. Function `lattice` looks at the same sum under several. What is rounded or cut off is bounded and added.
 
 Statement and proof: docs/privacy/pairs.md#pl1, pairs.md#pl2 and pairs.md#pl4.
 """

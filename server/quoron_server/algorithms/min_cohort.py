@@ -252,10 +252,10 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Count
 def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
     """The promise pays for its minimum cohort, too, if it has one, of an otherwise verified plan; VerificationError.
 
-    Of counts with Gaussian noise: none is finer, as drawn, than what its round leaves and ε_q pays for; what they cost
-    beside the run is asked of the pair of both. `moves` counts again how far a user moves each round: by staying away
-    and one in the count, no farther than by being another. So it asks neither what a plan declares of that, nor the
-    algorithm that claims the room.
+    Of counts with Gaussian noise: none is finer, as drawn, than what its round leaves and ε_q pays for. What they cost
+    beside the run is asked of the pair of both. `moves` counts again how far a user moves each round: as far by being
+    another as by staying away and one in the count. So it asks neither what a plan declares of that, nor the algorithm
+    that claims the room.
     """
     promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none":
