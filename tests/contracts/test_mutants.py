@@ -322,8 +322,8 @@ def test_whether_a_plan_passes_does_not_depend_on_what_found_its_noise(mutant: s
 # What planning and verifying may share (docs/privacy/pairs.md): costs; what a problem says of itself; which
 # factorisation is played; what clients compute of their own reports; arithmetic of μ.
 TOGETHER = (
-    *("cohorts", "Schedule.total", "numbers_up", "rounds", "_separation", "_curvature"),
-    *("beta", "coordinate_beta", "coordinate_bound"),
+    *("cohorts", "interactions", "Schedule.total", "numbers_up", "rounds", "_separation", "_curvature"),
+    *("Problem.features", "beta", "coordinate_beta", "coordinate_bound"),
     *("prefix.strategies", "local_reports.vector_scale", "local_model.plan._scale"),
     *("gdp._mills", "gdp._step_until", "gdp.delta_for", "gdp.mu_for", "gdp.left", "roots.root"),
 )

@@ -435,7 +435,9 @@ class ModuleRows:
             return gradients(start, *self._step(minibatches, users, 0))
         for number in range(self.timetable.steps):
             steps = gradients(moved, *self._step(minibatches, users, number))
-            moved = {name: torch.sub(each, steps[name], alpha=self._local.step_size) for name, each in moved.items()}
+            # After the first step weights are users' own, and another array would cost as much as its numbers.
+            less = torch.Tensor.sub_ if number else torch.sub
+            moved = {name: less(each, steps[name], alpha=self._local.step_size) for name, each in moved.items()}
         return moved
 
     def _step(
