@@ -191,7 +191,7 @@ def estimated_audits():
         return np.array([counts.get(name, 0) for name in ("0", "1")])
 
     def a_mark_for_each_row(codes, seats, many):
-        """The twin: whoever has more rows has more marks."""
+        """The twin: a user with more rows has more marks."""
         found = np.full((many, MARKS * len(codes)), np.nan)
         for user in range(many):
             held = np.repeat(codes[seats == user], MARKS)

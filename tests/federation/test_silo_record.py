@@ -295,7 +295,7 @@ class TestACopyOfASilosRecord:
 
 
 class TestAFlippedBit:
-    """Of a disk, not of somebody who could make the digests anew."""
+    """Of a disk, not of somebody who could compute the digests again."""
 
     @pytest.fixture
     def file(self, tmp_path, record):

@@ -494,7 +494,7 @@ class Held:
     edge: float  # where those surely seen end
     deviation: float  # of a share of a bin of the middle release there
     least: float  # share of users that is seen wherever it lies
-    most: float  # length that nobody exceeds
+    most: float  # largest length
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,7 +615,7 @@ def edges_of(radius: float, bound: float) -> Vector:
 def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float, most: float) -> Bins:
     """From the noisy means of the middle release's bins.
 
-    `nearer` is by how much the new centre is, squared; nobody is farther from it than `most`.
+    `nearer` is by how much the new centre is, squared; no user is farther from it than `most`.
     """
     lengths = np.sqrt(np.append(edges[0] / 2, edges[:-1]) * edges)
     weights = math.sqrt(2) * np.sqrt(1 - inner(lengths / radius) ** 2)

@@ -451,7 +451,7 @@ def _tables(epsilon: float, full: float, each: float, centre: int, lattice: int)
 def recounted(
     epsilon: float, delta: float, each: float, centre: int, lattice: int, mus: Vector
 ) -> tuple[Vector, Vector]:
-    """Return the same on a grid that is larger by 1e-10, by a route of its own."""
+    """Return the same on a grid that is larger by 1e-10, computed independently."""
     full, last = _full(epsilon, delta) * (1 + 1e-10), round(_ABOVE * _MUS_PER_FOLD)
     place = np.ceil(_MUS_PER_FOLD * np.log(np.maximum(mus / full, math.exp(-_BELOW))))
     needed, where = np.unique(np.minimum(place, last + 1), return_inverse=True)
