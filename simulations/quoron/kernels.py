@@ -36,6 +36,7 @@ from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Block, Gathering, Tally, encoded, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms import ALGORITHMS, slots
 
 # So generous a promise that filters and lotteries are feasible with these users.
@@ -131,6 +132,7 @@ def _make_all_ready() -> None:
             for held in vars(importlib.import_module(found.name)).values():
                 _make_ready(held)
     slots.partition(seed=0, users=slots.MANY)
+    ClippedSum(1.0, 2).of(np.zeros((2, 2), np.float32), np.ones(2, np.bool_))  # rows of a module
     quoron.mean(np.zeros((1000, 2)), epsilon=8.0, bound=1.0, seed=0)
 
 

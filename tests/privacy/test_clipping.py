@@ -88,6 +88,33 @@ class TestClippedMean:
         np.testing.assert_array_equal(np.r_[sums.total, sums.cells], np.r_[alone.total, alone.cells])
         assert (sums.clipped, sums.answered) == (alone.clipped, alone.answered)
 
+    @given(
+        rows=hnp.arrays(np.float32, st.tuples(st.integers(1, 70), st.integers(1, 9)), elements=st.floats(width=32)),
+        norm=NORMS,
+        shifted=st.booleans(),
+        largest=st.sampled_from([1e-3, 1.0, 1e9, np.inf]),
+        data=st.data(),
+    )
+    @fast
+    def test_rows_of_single_precision_and_beyond_a_bound_count_as_those_that_are_copied_and_checked_first(
+        self, rows, norm, shifted, largest, data
+    ):
+        dimension = rows.shape[1]
+        answered = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+        centre = data.draw(hnp.arrays(np.float64, dimension, elements=st.floats(-5, 5))) if shifted else None
+        reduction, copied = ClippedSum(norm, 8, centre), rows.astype(np.float64)
+        kept = answered & ((abs(copied) <= largest).all(axis=1) | (largest == np.inf))
+        ours, theirs = reduction.of(rows, answered, largest), reduction.of(copied, kept)
+        np.testing.assert_array_equal(np.r_[ours.total, ours.cells], np.r_[theirs.total, theirs.cells])
+        assert (ours.clipped, ours.answered) == (theirs.clipped, theirs.answered)
+
+    @pytest.mark.parametrize("size", [1.0, 3.0, 1e-3, 1e9])
+    @pytest.mark.parametrize("centre", [None, np.array([0.5, 0.0])])
+    def test_a_coordinate_at_the_bound_counts_and_the_next_number_does_not(self, size, centre):
+        rows = np.array([[size, 0.0], [-size, size], [np.nextafter(size, 2 * size), 0.0]])
+        for row, counts in zip(rows, (1, 1, 0), strict=True):
+            assert ClippedSum(1.0, 3, centre).of(row[None], np.ones(1, bool), size).answered == counts
+
     @pytest.mark.parametrize("absent", [np.nan, np.inf, 1e300, 0.0])
     def test_an_absent_row_contributes_exactly_zero(self, absent):
         rows = np.array([[1.0, 2.0], [absent, absent]])

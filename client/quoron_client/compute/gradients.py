@@ -489,7 +489,6 @@ def gradient_loop(
                 # Whether all is finite and within bounds is seen from the norm alone, nearly always.
                 near = sum_of(norm_squared) <= min(most * most, 1e300) or within(rows, row, dimension, most)
                 answered[gathered] = done > 0 and near
-                counts[5] += answered[gathered]
                 gathered += 1
                 # Rows leave as integers while they are still in cache: they are never all in memory.
                 if gathered == len(out) or u == stop - 1:
@@ -609,9 +608,7 @@ def single_item_loop(
                 a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
             keep(squares, i, sums_of(a, b, c, d))
         for i in range(count):
-            near = squares[i] <= enough or within(rows, (gathered + i) * dimension, dimension, most)
-            answered[gathered + i] = near
-            counts[5] += near
+            answered[gathered + i] = squares[i] <= enough or within(rows, (gathered + i) * dimension, dimension, most)
         u, gathered = u + count, gathered + count
     if gathered > 0:
         run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))

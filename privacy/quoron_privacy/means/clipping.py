@@ -48,12 +48,16 @@ class ClippedSum:
         """b."""
         return sum_bits(0, self.divisor)
 
-    def of(self, values: Matrix, answered: Mask) -> Sums:
-        """See Reduction. ConfigError for a centre of another shape."""
-        rows, counted = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(answered, np.bool_)
-        total, counts = np.zeros(rows.shape[1], np.int64), np.zeros(5, np.int64)
-        loops.added(self.adding, rows, self.around(rows.shape[1]), counted, *self.scales, total, counts)
-        return Sums(total, counts[:4], int(counts[4]), int(np.count_nonzero(counted)))
+    def of(self, values: NDArray[np.floating], answered: Mask, largest: float = np.inf) -> Sums:
+        """See Reduction. Rows with anything beyond a finite `largest` have not answered; float32 is read as it is.
+
+        ConfigError for a centre of another shape.
+        """
+        rows = np.ascontiguousarray(values, np.float32 if values.dtype == np.float32 else np.float64)
+        counted, total = np.ascontiguousarray(answered, np.bool_), np.zeros(rows.shape[1], np.int64)
+        counts = np.zeros(6, np.int64)
+        loops.added(rows, self.around(rows.shape[1]), counted, *self.scales, largest, total, counts)
+        return Sums(total, counts[:4], int(counts[4]), int(counts[5]))
 
     def around(self, dimension: int) -> Vector:
         """c, (d,). ConfigError for a centre of another shape."""
@@ -68,7 +72,7 @@ class ClippedSum:
     def adding(self) -> int:
         """Address of the loop that makes the sum, a `cfunc` of type `clipping_loops.SUMMING`.
 
-        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
+        The first four of its counts are `Sums.cells`, then come `Sums.clipped` and `Sums.answered`.
         """
         return int(loops.clipped_sum().address)
 

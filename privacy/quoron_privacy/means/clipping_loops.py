@@ -13,7 +13,6 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
-from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     WIDTH,
     add_whole,
@@ -36,6 +35,7 @@ from quoron_privacy.kernels.lanes import (
 from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
 
+Numbers = NDArray[np.floating]  # float32 or float64
 _ULP = 2.0**-52
 _FEW = 64  # rows whose norms are taken at a time
 _pointer: Any = types.CPointer
@@ -80,7 +80,7 @@ def shrink(row: Vector, norm: float) -> tuple[float, float, float]:
 
 
 @njit(cache=True)
-def _largest(row: Vector) -> float:
+def _largest(row: Numbers) -> float:
     """Largest magnitude of a contiguous row; -1 if anything is not finite."""
     whole, rest = len(row) // WIDTH * WIDTH, len(row) % WIDTH
     most = nothing = zero = alike(0.0)
@@ -110,30 +110,8 @@ def clip(rows: Matrix, norm: float) -> None:
                 rows[i, j] = rows[i, j] / largest * s * norm
 
 
-@njit(cache=True, nogil=True)
-def added(
-    adding: int,
-    rows: Matrix,
-    centre: Vector,
-    answered: Mask,
-    norm: float,
-    unit: float,
-    total: Integers,
-    counts: Integers,
-) -> None:
-    """Call the loop of a `ClippedSum`: `total` and `counts` grow by what it makes of contiguous rows."""
-    # A whole number would be handed over as one, and the loop would find any number at all in its place.
-    run(adding, (rows, len(rows), rows.shape[1], centre, answered, float(norm), float(unit), total, counts))
-
-
-@cache
-def clipped_sum() -> Any:
-    """Return the compiled loop: on first use, not when this module is imported."""
-    return cfunc(SUMMING, cache=True, error_model="numpy")(_sum_clipped)
-
-
 @njit(cache=True, error_model="numpy")
-def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: Vector) -> None:
+def square_norms(flat: Numbers, count: int, dimension: int, centre: Vector, out: Vector) -> None:
     """‖row - centre‖² of `count` rows; `out` has room for three more."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     for i in range(0, count, 4):
@@ -157,7 +135,7 @@ def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: 
 
 @njit(cache=True, error_model="numpy")
 def add_cut(
-    flat: Vector, dimension: int, centre: Vector, chosen: Integers, count: int, factors: Vector, total: Integers
+    flat: Numbers, dimension: int, centre: Vector, chosen: Integers, count: int, factors: Vector, total: Integers
 ) -> None:
     """total += ⌊(row - centre) · factor⌋, towards zero, over `count` chosen rows; exact in any order."""
     whole = dimension // WIDTH * WIDTH
@@ -192,7 +170,7 @@ def usual(square: float) -> bool:
 
 @njit(cache=True, error_model="numpy")
 def add_unusual(
-    flat: Vector, first: int, dimension: int, centre: Vector, norm: float, unit: float, row: Vector, total: Integers
+    flat: Numbers, first: int, dimension: int, centre: Vector, norm: float, unit: float, row: Vector, total: Integers
 ) -> tuple[float, bool]:
     """Add ⌊clip(row - centre) · unit / norm⌋ of a row that begins at `first` and whose square overflows or vanishes.
 
@@ -213,38 +191,46 @@ def add_unusual(
     return np.sqrt(square) * above * s * (1 + 4 * _ULP), 0.0 < s < largest / norm  # zeros are as short as can be
 
 
-def _sum_clipped(
-    rows: Any,
-    number: int,
-    dimension: int,
-    centre: Any,
-    answered: Any,
+@njit(cache=True, nogil=True, error_model="numpy")
+def added(
+    rows: Numbers,
+    centre: Vector,
+    answered: Mask,
     norm: float,
     unit: float,
-    total: Any,
-    counts: Any,
+    largest: float,
+    total: Integers,
+    counts: Integers,
 ) -> None:
     """Add over answered rows, exactly: c = ⌊clip(row - centre) · unit / norm⌋ towards zero; its shares; those clipped.
 
-    Shares are q = ⌊(1 - a) · unit⌋, whether a <= 2/3, that it is here, and its soft share. With a' = 1 - q / unit, of a
-    rounded up, ‖c‖ <= a' · unit, and the other shares are functions of a' (free-presence#p3, free-presence#ac1).
+    `counts` (6,) are of shares, rows that were clipped, and rows that have answered: one that is not finite or has a
+    coordinate beyond a finite `largest` has not. Shares are q = ⌊(1 - a) · unit⌋, whether a <= 2/3, that it is here,
+    and its soft share. With a' = 1 - q / unit, of a rounded up, ‖c‖ <= a' · unit, and the other shares are functions of
+    a' (free-presence#p3, free-presence#ac1). Rows are contiguous, of float32 or float64.
     """
-    every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
-    sums, shares = carray(total, dimension), carray(counts, 5)
+    (number, dimension), every, here = rows.shape, rows.reshape(-1), np.empty(_FEW, np.bool_)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
     unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
     step = 1.0 / unit  # exact: a power of two, wherever shares are read
-    left = near = present = soft = shortened = 0
+    left = near = present = soft = shortened = came = 0
+    # The square of a norm bounds all coordinates, where it is that of the row itself.
+    enough = min(largest * largest, 1e300) if not centre.any() else -1.0
     # Few rows at a time: they are read for their norms and again, from cache, for their sum.
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
-        square_norms(flat, few, dimension, around, squares)
+        square_norms(flat, few, dimension, centre, squares)
+        for i in range(few):
+            here[i] = answered[first + i]
+            if largest < np.inf and not squares[i] <= enough:
+                here[i] &= 0.0 <= _largest(flat[i * dimension : (i + 1) * dimension]) <= largest
+            came += here[i]
         # All rows without a branch, several at once: that costs less than to pick out those that count.
         for i in range(few):
             # The norm is rounded up by more than its error, so the factor is never too large (noise#n6).
             root, chosen[i] = np.sqrt(squares[i]) * above, i
             factors[i] = min(unclipped, unit / root)
-            counted = here[first + i] & usual(squares[i])
+            counted = here[i] & usual(squares[i])
             a = root * (factors[i] * step) * (1 + 4 * _ULP)  # above ‖c‖
             # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
             short = np.floor((max(1.0 - a, 0.0) if counted else 0.0) * unit * (1 - 4 * _ULP))
@@ -257,13 +243,13 @@ def _sum_clipped(
         if good < few:
             good = 0
             for i in range(few):
-                if not here[first + i]:
+                if not here[i]:
                     continue
                 if usual(squares[i]):
                     chosen[good] = i
                     good += 1
                     continue
-                a, cut = add_unusual(flat, i * dimension, dimension, around, norm, unit, row, sums)
+                a, cut = add_unusual(flat, i * dimension, dimension, centre, norm, unit, row, total)
                 if a >= 0.0:
                     short = np.floor(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
                     left += whole(short)
@@ -271,12 +257,35 @@ def _sum_clipped(
                     present += 1
                     soft += whole(soft_share(short, unit))
                     shortened += int(cut)
-        add_cut(flat, dimension, around, chosen, good, factors, sums)
-    shares[0] += left
-    shares[1] += near
-    shares[2] += present
-    shares[3] += soft
-    shares[4] += shortened
+        add_cut(flat, dimension, centre, chosen, good, factors, total)
+    counts[0] += left
+    counts[1] += near
+    counts[2] += present
+    counts[3] += soft
+    counts[4] += shortened
+    counts[5] += came
+
+
+@cache
+def clipped_sum() -> Any:
+    """Return the loop for calls by its address: compiled on first use, not when this module is imported."""
+    return cfunc(SUMMING, cache=True, error_model="numpy")(_added)
+
+
+def _added(
+    rows: Any,
+    number: int,
+    dimension: int,
+    centre: Any,
+    answered: Any,
+    norm: float,
+    unit: float,
+    total: Any,
+    counts: Any,
+) -> None:
+    here, around = carray(answered, number), carray(centre, dimension)
+    out, cells = carray(total, dimension), carray(counts, 6)
+    added(carray(rows, (number, dimension)), around, here, norm, unit, np.inf, out, cells)
 
 
 @njit(cache=True, error_model="numpy")
@@ -515,15 +524,15 @@ def sum_norm_counts(
 
     A row of several parts of as many numbers as `transform` is for is clipped as one.
     """
-    total, counts, d = np.zeros(len(centre), np.int64), np.zeros(5, np.int64), len(centre)
-    here, loop = np.ascontiguousarray(answered, np.bool_), clipped_sum().address
+    total, counts, d = np.zeros(len(centre), np.int64), np.zeros(6, np.int64), len(centre)
+    here = np.ascontiguousarray(answered, np.bool_)
     few, zero = max(1, BLOCK // max(1, d)), np.zeros(d)
     room = np.empty((min(few, len(values)), d))
     for first in range(0, len(values), few):
         some = values[first : first + few]
         rows = room[: len(some)]
         whitened(some, transform, centre, rows)
-        added(loop, rows, zero, here[first : first + few], radius, unit, total, counts)
+        added(rows, zero, here[first : first + few], float(radius), float(unit), np.inf, total, counts)
     return total, counts[:4], int(counts[4])
 
 

@@ -212,8 +212,8 @@ class ClippedRows(RowByRow):
             values = changes(checked(values, 2))
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            none = np.zeros(5, np.int64)
-            loops.added(loops.clipped_sum().address, rows, centre, here, norm, float(block.unit), total, none)
+            none = np.zeros(6, np.int64)
+            loops.added(rows, centre, here, norm, float(block.unit), np.inf, total, none)
 
         return summed(add, checked(values, block.length), answered, self.spec)
 

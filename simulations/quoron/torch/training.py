@@ -59,7 +59,7 @@ from quoron.training.rows import (
     start_of,
     train_model,
 )
-from quoron_client.protocol.questions import ANSWERED, Answers, Question, plain
+from quoron_client.protocol.questions import Question, plain
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
@@ -269,7 +269,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
 
 CONVOLVED_ALONE = 32  # items of a gradient; from there a processor convolves user by user faster (docs/results.md)
 BLOCK = 2**25  # numbers at once
-CACHED = 2**19  # numbers of rows at once on a processor, as its cache holds them
+CACHED = 2**21  # numbers of rows at once on a processor, as its cache holds them
 _ULP = 2.0**-52
 
 
@@ -307,9 +307,8 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
 
 
 def _sum_on_processor(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
-    """Return the same by the compiled loop, with the integers that `RowsEngine` has of all rows; `rows` may change."""
-    answers = Answers.checked(rows.numpy(), np.full(len(rows), ANSWERED), largest=largest, own=True)
-    return reduction.of(answers.values, answers.answered)
+    """Return the same by the compiled loop, with the integers that `RowsEngine` has of all rows."""
+    return reduction.of(rows.numpy(), np.ones(len(rows), np.bool_), largest)
 
 
 Step = Callable[..., Weights]
@@ -371,7 +370,8 @@ class ModuleRows:
         def add_piece(rows: Callable[[], torch.Tensor]) -> None:
             made.append(self.summed(rows(), reduction, largest))
 
-        pieces = self._pieces(question.round, users, start + task.points[0], noise, CACHED)
+        most = min(CACHED, -(-len(users) // torch.get_num_threads()) * len(start))
+        pieces = self._pieces(question.round, users, start + task.points[0], noise, most)
         if self.one_by_one or self._rows_on == "cuda":
             for piece in pieces:
                 add_piece(piece)
@@ -382,18 +382,19 @@ class ModuleRows:
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
         """Return rows in float64."""
         (rows,) = (piece() for piece in self._pieces(round_, users, point, noise, max(1, len(users)) * len(point)))
-        return rows
+        return rows.double()
 
     def _pieces(
         self, round_: int, users: Users, point: Vector, noise: NoiseSource, most: int
     ) -> Iterator[Callable[[], torch.Tensor]]:
-        """Yield what makes rows in float64, user after user: about `most` numbers at once, or on a GPU all of them.
+        """Yield what makes rows as precise as weights are, user after user: about `most` numbers at once, on a GPU all.
 
         Where users are computed one by one each is to be called before the next is asked for.
         """
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         write = _write if self._local is None else partial(_write, start=start)
+        kind = reduce(torch.promote_types, (weight.dtype for weight in start.values()), torch.float32)
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
         together: Weights = {}
         with torch.random.fork_rng(devices=cuda_of(self._network.device), enabled=self._draws):
@@ -407,7 +408,7 @@ class ModuleRows:
 
                 def rows(first: int = first) -> torch.Tensor:
                     some = users[first : first + step]
-                    found = torch.empty((len(some), len(point)), dtype=torch.float64, device=self._rows_on)
+                    found = torch.empty((len(some), len(point)), dtype=kind, device=self._rows_on)
                     if not self.one_by_one:
                         write(found, {name: each[first : first + step] for name, each in together.items()})
                     for place in range(len(found)) if self.one_by_one else ():
