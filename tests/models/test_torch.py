@@ -489,14 +489,27 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
         assert ours.clipped
 
 
+class Mixed(torch.nn.Module):
+    """Layers of two precisions."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(5, 3, dtype=kind)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x)).to(self.last.weight.dtype)).float()
+
+
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
 @pytest.mark.parametrize("cached", [1, 80, 1 << 19])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
 def test_sums_of_the_processor_are_those_of_its_rows(
-    local: LocalSGD | None, cached: int, monkeypatch: pytest.MonkeyPatch
+    local: LocalSGD | None, cached: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "CACHED", cached)
-    compute, start = device_rows(items(), local)
-    compute = ModuleRows(compute._network, items(), items_per_user=5, local=local)
+    torch.manual_seed(1)
+    network = TorchModule.of(Mixed(kind), torch.nn.functional.cross_entropy, "cpu")
+    compute, start = ModuleRows(network, items(), items_per_user=5, local=local), network.flat()
     problem = problem_of({"radius": 9.0, "items_per_user": 5, "clip_norm": 1.0}, users=5, dimension=len(start))
     point = np.zeros((1, len(start)))
     question = Question(0, np.arange(5), AverageGradient(point, (1.0,)), reduction=ClippedSum(0.05, 5))
