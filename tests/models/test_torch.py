@@ -685,6 +685,8 @@ def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
         ({"data": {"input": torch.zeros(3, 4)}, "label": "y"}, "an entry 'y', got input"),
         ({"data": {}}, "at least one array"),
         ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
+        ({"data": (torch.zeros(60, 4), torch.arange(60) % 4)}, "in part 2 of 2 that.*of the largest they raised"),
+        ({"data": {"x": torch.zeros(60, 4), "y": -1 + torch.arange(60) % 3}, "label": "y"}, "in 'y' that.*the least"),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],
@@ -693,6 +695,29 @@ def test_data_that_do_not_fit_together_are_refused_by_name(changed: dict[str, An
     with pytest.raises(DataError, match=words):
         trained(tmp_path / "run", **changed)
     assert not (tmp_path / "run").exists()
+
+
+def test_items_have_the_precision_of_the_weights(tmp_path: Path) -> None:
+    (x, y), _ = people()
+    metrics = {"half": lambda module, x, y: 0.5 + 0 * module(x)[:, 0]}
+    for kind in (torch.float64, torch.bfloat16):
+        made = trained(tmp_path / str(kind), network().to(kind), data=(x.double(), y), holdout=0.5, metrics=metrics)
+        assert {weight.dtype for weight in made.model.parameters()} == {kind}
+
+
+def test_noise_that_moves_a_model_further_than_its_users_is_said_with_how_many_would_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (x, y), owners = people()
+    more: dict[str, Any] = {"algorithm": None, "options": None, "clip_norm": None, "delta": 1e-6}
+    trained(tmp_path / "few", **more, epsilon=1.0)
+    words = next(record.getMessage() for record in caplog.records if "further than all users" in record.getMessage())
+    users = int(words.split("about ")[1].split()[0])
+    caplog.clear()
+    again = np.tile(owners, -(-users // USERS)) + np.repeat(np.arange(-(-users // USERS)) * USERS, len(owners))
+    many = (x.repeat(-(-users // USERS), 1), y.repeat(-(-users // USERS)))
+    trained(tmp_path / "enough", **more, epsilon=1.0, data=many, user=again)
+    assert "further than all users" not in caplog.text
 
 
 class Counts(nn.Module):

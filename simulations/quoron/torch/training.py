@@ -60,7 +60,7 @@ from quoron.training.rows import (
     train_model,
 )
 from quoron_client.protocol.questions import Question, plain
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
@@ -124,6 +124,12 @@ class TorchModule:
             found[name] = part.to(weight.device, weight.dtype)
             first += weight.numel()
         return found
+
+    def tensors(self, *parts: NDArray[Any]) -> tuple[torch.Tensor, ...]:
+        """Return arrays as tensors, of floats in the precision of the weights where all have one."""
+        found, kinds = [torch.from_numpy(part) for part in parts], {each.dtype for each in self.weights().values()}
+        only = kinds.pop() if len(kinds) == 1 else None
+        return tuple(part.to(only) if only is not None and part.is_floating_point() else part for part in found)
 
     def start(self) -> Start:
         """Return what training starts from, and what of the module stays as it is."""
@@ -209,7 +215,7 @@ class TorchModule:
         """Return whether a forward pass draws random numbers, on `parts`, zeros; ConfigError if it writes buffers."""
         probe = copy.deepcopy(self)  # with plain calls, which show every way to write
         before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
-        given = tuple(part[:1].to(self.device) for part in parts)
+        given = tuple(part[:1] for part in parts)
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
                 before_it = self._generator()
@@ -217,8 +223,9 @@ class TorchModule:
                 draws = before_it is None or not torch.equal(before_it, self._generator())
         except Exception as error:
             raise ConfigError(
-                f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
-                f"they raised {type(error).__name__}: {error}"
+                "Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
+                f"they raised {type(error).__name__}: {error}. Without loss the module gets all parts and returns its "
+                "loss."
             ) from error
         if not isinstance(lost, torch.Tensor) or lost.numel() != 1:
             found = f"shape {tuple(lost.shape)}" if isinstance(lost, torch.Tensor) else type(lost).__name__
@@ -325,12 +332,12 @@ class ModuleRows:
         A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
         `why_looped` and `why_eager` say why. So are convolutions on a processor where that is faster.
         """
-        self._counts, self._local = items.counts, local
+        self._counts, self._names, self._local = items.counts, items.names, local
         self.timetable = Timetable(items, items_per_user, local)
         blank = items.blank(2, self.timetable.batch)
-        draws = network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
-        self._blank = tuple(torch.from_numpy(part).to(network.device) for part in blank)
-        self._parts = _near(tuple(torch.from_numpy(part) for part in items.at_least_one), network.device)
+        self._blank = tuple(part.to(network.device) for part in network.tensors(*blank))
+        draws = network.require_pure(*(part[0] for part in self._blank))
+        self._parts = _near(network.tensors(*items.at_least_one), network.device)
         self._network = replace(network, batching="batch" if network.is_itemwise(_made_up(self._blank)) else "vmap")
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
@@ -350,6 +357,25 @@ class ModuleRows:
         self._draws = draws or self.why_looped is not None
         self._rows_on = "cuda" if network.device.type == "cuda" else "cpu"  # not every device has float64
         self.summed = sum_clipped if self._rows_on == "cuda" else _sum_on_processor
+
+    def require_whole_numbers(self) -> None:
+        """Raise DataError for labels or tokens that the module or its loss cannot take: the least and largest tried."""
+        for place, part in enumerate(self._parts):
+            if part.is_floating_point() or not part.numel():
+                continue
+            held = part.reshape(len(part), -1)
+            for which, item in (("least", held.amin(1).argmin()), ("largest", held.amax(1).argmax())):
+                one = tuple(each[item][None].to(self._network.device) for each in self._parts)
+                try:
+                    with torch.random.fork_rng(devices=cuda_of(self._network.device)), torch.no_grad():
+                        self._network.item_losses(self._network.weights(), one).cpu()
+                except Exception as error:  # whose words quote a value
+                    name = repr(self._names[place]) if self._names else f"part {place + 1} of {len(self._parts)}"
+                    raise DataError(
+                        f"Expected whole numbers in {name} that the module and its loss take; of the {which} they "
+                        f"raised {type(error).__name__}. Classes and tokens count from 0 to below the number of "
+                        "outputs or embeddings."
+                    ) from None
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
@@ -631,6 +657,7 @@ def train(
     network.begin(start_of(training, network.start()))
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)
+    compute.require_whole_numbers()
     if compute.why_looped is not None:
         _log.warning(
             "users are computed one by one, and so are items, as torch cannot batch this module: %s",
@@ -647,6 +674,6 @@ def train(
         summing=compute.sums,
         model_at=network.trained,
         measured_at=lambda point: network.trained(point).eval(),
-        parts_of=lambda *parts: tuple(map(torch.tensor, parts)),
+        parts_of=lambda *parts: tuple(part.clone() for part in network.tensors(*parts)),
         watch=watch,
     )

@@ -391,6 +391,12 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
     if "algorithm" not in given:
         mu = mu_for(_needed(training, "epsilon"), given.get("delta", filled["delta"]))
         room = users * mu / (2 * math.sqrt(max(dimension, 1)))
+        if room < 1:
+            _log.warning(
+                "noise moves this model further than all users together: n mu / (2 sqrt(d)) is %.2g, below 1. It takes "
+                "about %d users, a larger epsilon, or fewer trained weights",
+                *(room, math.ceil(users / room)),
+            )
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
         if own.get("optimiser", "normalised") in ("normalised", "adam"):
@@ -818,7 +824,9 @@ def _numbers(part: Any) -> Array:
     try:
         found = _array(part).copy()  # which nobody else writes
     except (TypeError, ValueError) as error:
-        raise DataError(f"Expected numbers, got {type(part).__name__} that numpy cannot hold.") from error
+        raise DataError(
+            f"Expected numbers, got {type(part).__name__} that numpy cannot hold. Give them as float32."
+        ) from error
     if found.dtype.kind not in "biuf":
         raise DataError(f"Expected numbers, got entries of type {found.dtype}. Encode and pad them.")
     if found.ndim == 0:
@@ -982,5 +990,5 @@ def require_metrics(items: Items, metrics: Mapping[str, Metric], model: Any, par
 def _measured(metric: Metric, model: Any, parts: Parts) -> NDArray[np.float64]:
     """Return the numbers of items (m,), in [0, 1]."""
     found = metric(model, *parts)
-    rows = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found, np.float64)
+    rows = np.asarray(found.detach().cpu().double() if hasattr(found, "detach") else found, np.float64)
     return np.asarray(np.clip(rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows, 0.0, 1.0))
