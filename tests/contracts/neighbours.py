@@ -13,7 +13,7 @@ from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase, largest
-from quoron_server.algorithms.local_model.method import LocalModel
+from quoron_server.algorithms.local_model import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD

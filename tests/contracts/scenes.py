@@ -55,8 +55,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
     "winsorised-erm/zero-out": {"rounds": 5},
-    "local-model": {"rounds": 6, "estimator": "tracking"},
-    "local-model/range": {"rounds": 6, "estimator": "range"},
+    "local-model": {"rounds": 6},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
     "accelerated-erm/public": {"rounds": 4, "phases": 1, "cohort": 1200, "schedule": "public"},
     "outlier-gd": {"rounds": 4},
@@ -100,7 +99,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
 PROBLEMS = {
     "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
-    "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
     "whitened-tracking/classes": changed(PROBLEM, outputs=3, sigmoid=True),
     "median-sgd": BOX,
     "filtered-sgd/linf": replace(BOX, items_per_user=400),

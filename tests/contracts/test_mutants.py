@@ -324,7 +324,7 @@ def test_whether_a_plan_passes_does_not_depend_on_what_found_its_noise(mutant: s
 TOGETHER = (
     *("cohorts", "interactions", "Schedule.total", "numbers_up", "rounds", "_separation", "_curvature"),
     *("Problem.features", "beta", "coordinate_beta", "coordinate_bound"),
-    *("prefix.strategies", "local_reports.vector_scale", "local_model.plan._scale"),
+    *("prefix.strategies", "bassily_sun.vector_scale"),
     *("gdp._mills", "gdp._step_until", "gdp.delta_for", "gdp.mu_for", "gdp.left", "roots.root"),
 )
 

@@ -10,7 +10,7 @@ is taken.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -179,20 +179,6 @@ def ranked(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> list[Candida
         return []
     others = (candidate for candidate in found if candidate is not first and math.isfinite(candidate.risk))
     return [first, *sorted(others, key=lambda candidate: candidate.risk)]
-
-
-def least_of(found: Mapping[C, Candidate[Any] | None]) -> tuple[C, str] | None:
-    """Of kinds with their best candidates, the first of about the least risk and why; None where all are infeasible.
-
-    Processors round sums differently: of equal ones the first is taken.
-    """
-    risks = {kind: candidate.risk for kind, candidate in found.items() if candidate is not None}
-    if not risks:
-        return None
-    least = min(risks.values())
-    said = (f"{kind} {f'{risks[kind]:.2g}' if kind in risks else 'is infeasible'}" for kind in found)
-    reason = "asked for" if len(found) == 1 else f"least predicted risk: {', '.join(said)}"
-    return next(kind for kind, risk in risks.items() if risk <= least * (1 + 1e-9)), reason
 
 
 @dataclass(frozen=True, slots=True)
