@@ -19,7 +19,6 @@ FRESH_USERS = {
     "one-pass-dp-sgd",
     "outlier-iterates",
     "phased-sgd",
-    "winsorised-erm/phases",
 }
 
 

@@ -68,13 +68,6 @@ def require_participation(share: float) -> None:
         raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
 
 
-def require_choice(options: object, **allowed: tuple[str, ...]) -> None:
-    """Raise ConfigError for an option that is none of those allowed."""
-    for name, choices in allowed.items():
-        if (value := getattr(options, name)) not in choices:
-            raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(choices)}, got {name}={value!r}.")
-
-
 def require_rough(problem: Problem, smoothing: float | None) -> None:
     """Raise ConfigError where a smooth loss is to be smoothed."""
     if smoothing and problem.smoothness is not None:

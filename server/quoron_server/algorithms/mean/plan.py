@@ -150,7 +150,8 @@ def _check(inputs: _Inputs) -> None:
     if zero_out and inputs.ranged:
         raise Infeasible(NAME, "nothing is proved of a private range under zero-out", "privacy.adjacency=replace-one")
     if isinstance(options, RecentredSGDOptions):
-        search.require_choice(options, sampling=("auto", "coins", "uniform"))
+        if options.sampling not in ("auto", "coins", "uniform"):
+            raise ConfigError(f"Expected algorithm.options.sampling in auto, coins, uniform, got {options.sampling!r}.")
         if zero_out and options.sampling == "uniform":
             raise ConfigError(
                 f"Expected privacy.adjacency=replace-one with cohorts of a fixed size, got {options} under zero-out: "
