@@ -82,11 +82,6 @@ def require_smooth(name: str, problem: Problem) -> None:
         raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
 
 
-def check_smooth(inputs: "PlanInputs[Any]") -> None:
-    """`require_smooth` of what a plan is made from."""
-    require_smooth(inputs.name, inputs.problem)
-
-
 def require_box(name: str, problem: Problem) -> None:
     """Raise Infeasible unless the domain is a box and every conceivable user's Hessian is diagonally dominant."""
     if not isinstance(problem.domain, Box):

@@ -247,7 +247,7 @@ class OutlierFilter(LocalisedSGD[FilteredParameters]):
 
 def _check(inputs: _Inputs) -> None:
     """Raise Infeasible for losses that are not convex and smooth, and where the accountant has no table or no δ."""
-    search.check_smooth(inputs)
+    search.require_smooth(NAME, inputs.problem)
     epsilon = inputs.privacy.epsilon
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)

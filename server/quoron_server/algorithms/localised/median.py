@@ -167,7 +167,7 @@ def against_mean(plan: RunPlan) -> tuple[str, ...]:
 
 def _check(inputs: _Inputs) -> None:
     """Raise Infeasible for losses that are not convex and smooth, off a box and without dominance."""
-    search.check_smooth(inputs)
+    search.require_smooth(NAME, inputs.problem)
     search.require_box(NAME, inputs.problem)
 
 

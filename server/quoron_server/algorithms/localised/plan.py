@@ -78,11 +78,6 @@ class Schedule:
     cohort_size: int  # B
     phases: tuple[PhaseModel, ...]
 
-    def scaled(self, scale: Callable[[float], float]) -> "Schedule":
-        """Return the same with releases of `scale(step size)` in every phase."""
-        phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)
-        return replace(self, phases=phases)
-
     @property
     def largest_step(self) -> float:
         """The first phase's step size; later ones are no larger."""
@@ -276,8 +271,11 @@ def behind_filter(
     Ordinary users' average gradients lie within `distance` of one another, in a norm in which a vector of length 1 is
     at most `stretch` long in ℓ2.
     """
-    length = distance * stretch
-    schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
+    length, d = distance * stretch, problem.dimension
+    phases = tuple(
+        replace(phase, release_scale=release_scale(filter_, phase.step_size, length, d)) for phase in schedule.phases
+    )
+    schedule = replace(schedule, phases=phases)
     numbers = kind(
         cohort_size=schedule.cohort_size,
         phases=as_phases(schedule, filter_.sensitivity(1.0, length)),
@@ -319,6 +317,10 @@ def require_of_phases(
         (f"score_error >= {error}, that of rounding", filter_.score_error >= error),
         ("release_scale = noise_scale of the theorem", all(f.release_scale >= f.step_size * scale for f in p.phases)),
     )
+
+
+def _check(inputs: PlanInputs[SizedOptions]) -> None:
+    search.require_smooth(NAME, inputs.problem)
 
 
 def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
@@ -393,7 +395,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing),
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing),
     verifier=verify,
     maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),
