@@ -162,7 +162,7 @@ class Registered(AlgorithmInfo):
             own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
             if free and not own.count_leakage():
                 raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
-            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
+            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.count_room, free=free))
 
         def planned(asked: Any) -> RunPlan:
             if privacy.participation == "public":
@@ -304,7 +304,7 @@ class Registered(AlgorithmInfo):
         min_cohort, parameters = promise.min_cohort, own.parameters
         told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
-        counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
+        counted = self.promises.with_count(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.data_quality is not None:

@@ -228,13 +228,8 @@ class OutlierFilter(LocalisedSGD[FilteredParameters]):
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the mean of the kept users; a user without an answer is isolated and counts as filtered."""
         limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
-        decided = concentration.decide(
-            answers.values,
-            answers.answered,
-            self.parameters.temperature,
-            limits,
-            step=self.test.grid,
-        )
+        tau, step = self.parameters.temperature, self.test.grid
+        decided = concentration.decide(answers.values, answers.answered, tau, limits, step=step)
         filtered = len(decided.kept) - int(decided.kept.sum())
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)

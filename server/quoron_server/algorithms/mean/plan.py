@@ -36,7 +36,7 @@ from quoron_server.algorithms.info import (
 from quoron_server.algorithms.mean.method import MeanSGD, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.noisy.method import Sampling
-from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
+from quoron_server.algorithms.noisy.plan import DRAWS, count_room, with_count
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
@@ -359,7 +359,9 @@ RECENTRED_INFO = AlgorithmInfo(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
-    promises=Promises(THEOREM, pairs, COUNTING, moves, adjacency=("replace-one", "zero-out"), one_server=None),
+    promises=Promises(
+        THEOREM, pairs, count_room, with_count, moves, adjacency=("replace-one", "zero-out"), one_server=None
+    ),
     options=RecentredSGDOptions,
     parameters=MeanSGDParameters,
     planner=_PLANNER,
