@@ -9,7 +9,7 @@ Loss -⟨x, z⟩ on the box of half width D; an item z is -A or A in each coordi
 [-spread, spread]^d. The excess risk is D Σ|μ_k| - ⟨x, μ⟩: a sign that is wrong costs 2D|μ_k|.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Theorem 23, with coins in place of truncated Gaussians, so that all constants
-are explicit. Statement and proof: docs/privacy/linf-filter.md#lf4, "Lower bound".
+are explicit. Statement and proof: docs/privacy/linf.md, "Lower bound".
 """
 
 import math
@@ -35,8 +35,7 @@ from quoron_privacy.errors import Infeasible
 
 ITEMS, EPSILON, DELTA = 20, 4.0, 1e-6
 RUNS = {  # name of the row: algorithm and its options
-    "filtered-sgd, linf": ("filtered-sgd", ["algorithm.options.norm=linf"]),
-    "filtered-sgd, l2": ("filtered-sgd", ["algorithm.options.norm=l2"]),
+    "filtered-sgd": ("filtered-sgd", []),
     "median-sgd": ("median-sgd", ["algorithm.options.rounds=20"]),
     "phased-sgd": ("phased-sgd", ["algorithm.options.rounds=100"]),
 }

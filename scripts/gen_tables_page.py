@@ -134,9 +134,9 @@ TABLES = (
         "excess",
         (
             Row("Item-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(nm\varepsilon)$", "dp-sgd-wor", {}, True),
-            Row("Item-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "tracking"}, True),
+            Row("Item-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {}, True),
             Row("User-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(n\sqrt{m}\varepsilon)$", "mean-sgd", {}),
-            Row("User-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "tracking"}),
+            Row("User-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {}),
         ),
     ),
 )

@@ -1,74 +1,26 @@
-"""The local model: how many noisy reports find a range, what a user spends on one or two, and what comes of them.
+"""The local model: what the coordinator makes of private reports, noisy bits that locate a mean and noisy vectors.
 
-    >>> group_size(epsilon=1.0, bins=64, failure=1e-5)
-    991
+    >>> from quoron_privacy.noise.streams import SeededNoise
+    >>> assign_coordinates(6, 3, SeededNoise(1).stream("public")).tolist()  # which of four each user reports
+    [0, 3, 1, 2, 1, 0]
 
-Every constant is exact: the printed 4 ln(t/γ)/ε² reports a coordinate are too few by a factor of about sixteen, and the
-printed budget of a user who sends both reports is 1.5 ε.
-
-Reports are private before the coordinator turns noisy bits into a crude mean and noisy vectors into a mean, so nothing
-here can harm a guarantee, and an adversarial report counts for as much as one honest one.
+Reports are private before they come, so nothing here can harm a guarantee, and an adversarial report counts for as much
+as one honest one.
 
 Source: Bassily & Sun (2023), Algorithms 2 and 3. Statements and proofs: docs/privacy/local-model.md.
 """
 
-import math
-
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Mask, Matrix, Vector
-from quoron_privacy.errors import ConfigError, count, positive, probability
+from quoron_privacy.errors import ConfigError, positive
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
+from quoron_privacy.means.rotation import Signs, padded, rotate_back
 from quoron_privacy.noise.streams import RandomStream
 
 Bits = NDArray[np.float64] | NDArray[np.uint8]
 Counts = NDArray[np.int64]
-
-
-def group_size(*, epsilon: float, bins: int, failure: float) -> int:
-    """Reports after which the fullest bin is one of two neighbours that hold all values, but with `failure`.
-
-    ⌈ln(t / γ) / -ln M⌉ with M² the least over λ of the moment generating functions of (wrong bin - right bin) of one
-    report from the right bin and one from its neighbour (local-model#r3).
-    """
-    positive(epsilon=epsilon)
-    count(bins=bins)
-    probability(failure=failure)
-    flip = 1 / (math.exp(epsilon / 2) + 1)
-    keep = 1 - flip
-
-    def rate(tilt: float) -> float:
-        up = flip * math.exp(tilt) + keep
-        return (
-            2 * math.log(up) + math.log(keep * math.exp(-tilt) + flip) + math.log(flip * math.exp(-tilt) + keep)
-        ) / 2
-
-    best = scipy.optimize.minimize_scalar(rate, bounds=(0.0, epsilon + 1), method="bounded", options={"xatol": 1e-10})
-    return math.ceil(math.log(bins / failure) / -float(best.fun))  # every tilt gives a valid bound
-
-
-def crude_mean_users(*, dimension: int, epsilon: float, bins: int, failure: float) -> int:
-    """Users from whose range reports all d₂ rotated coordinates are found: d₂ groups, half of `failure` shared out.
-
-    The other half is for the rotation.
-    """
-    length = padded(dimension)
-    return length * group_size(epsilon=epsilon, bins=bins, failure=failure / (2 * length))
-
-
-def centred_radius(spread: float, *, dimension: int, users: int, failure: float, width: float) -> float:
-    """τ + √d₂ (τ_∞ + w/2): vectors within τ of one point lie this close to the crude mean (local-model#r4).
-
-    `width` is w, a bin's; at least 2 τ_∞, τ_∞ = `coordinate_bound` of τ.
-    """
-    positive(spread=spread)
-    deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=failure)
-    if width < 2 * deviation * (1 - 1e-9):
-        raise ConfigError(f"Expected width >= {2 * deviation:g}, so that two bins hold everybody, got width={width:g}.")
-    return spread + math.sqrt(padded(dimension)) * (deviation + width / 2)
 
 
 def assign_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:

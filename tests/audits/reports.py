@@ -20,7 +20,7 @@ from quoron_client.protocol.questions import AverageGradient, Question, RangeRep
 from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_privacy.accounts import gdp
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_model.method import LocalModel, LocalModelParameters
+from quoron_server.algorithms.local_model import LocalModel, LocalModelParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -213,9 +213,9 @@ def engine_audits():
         """Runs whose first interaction only finds the centre of the next: half of the users each."""
         sizes = {"users": 2 * draws, "items_per_user": 1, "dimension": 1}
         problem, info = Problem(**sizes, domain=L2Ball(1.0), lipschitz=1.0, smoothness=0.0), ALGORITHMS["local-model"]
-        options = info.options(estimator="tracking", rounds=2)
+        options = info.options(rounds=2)
         plan = info.plan(problem, Privacy(EPSILON, DELTA), options, "calibrated", 7)
-        one_each = {"warm_ups": 1, "warm_users": draws, "steps": 1, "vectors": draws, "first_radius": 0.25}
+        one_each = {"warm_ups": 1, "warm_users": draws, "steps": 1, "users_a_step": draws, "first_radius": 0.25}
         return replace(plan, parameters=replace(plan.parameters, **one_each))
 
     class Overlapping(LocalModelParameters):

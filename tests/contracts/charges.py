@@ -13,7 +13,7 @@ from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_reports import RangeReports, VectorReports
+from quoron_server.algorithms.printed.bassily_sun import RangeReports, VectorReports
 from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import RunPlan

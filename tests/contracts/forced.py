@@ -162,7 +162,7 @@ def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
     """Others decide alike, the own user by the same noise in both worlds (docs/privacy/outlier-filter.md#f1)."""
 
     def forced(
-        rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float, norm: Norm
+        rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float, norm: Norm = "l2"
     ) -> Any:
         p, own = world.plan.parameters.filter, world.row
         decided = decide(rows, answered, tau, thresholds, step=step, norm=norm)

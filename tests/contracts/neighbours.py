@@ -13,7 +13,7 @@ from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase, largest
-from quoron_server.algorithms.local_model.method import LocalModel
+from quoron_server.algorithms.local_model import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
@@ -70,7 +70,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, OneRoundLeastSquares):
         return Edges(zero, (p.moment_norm,))
     if isinstance(algorithm, LocalModel):
-        return Edges(state.centre, (state.radius, p.half_width or state.radius))
+        return Edges(state.centre, (state.radius,))
     if isinstance(algorithm, MeanSGD):
         return Edges(state.centre, (state.radius, state.radius if p.crude is None else p.crude.half_width))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
@@ -88,12 +88,12 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         reach = phase.radius * phase.averaged
         return Edges(middle, (reach, reach / 2, 2 * reach, largest(algorithm.plan.problem)))
     if isinstance(algorithm, WinsorisedERM):
-        mean = p.phases[algorithm.phase_index(state.round)].mean
+        mean = p.mean
         return Edges(zero, (mean.half_width * math.sqrt(padded(len(zero))), mean.crude.half_width, mean.half_width))
     if isinstance(algorithm, OutlierGD):
         return Edges(middle, (p.radius, p.radius / 2, 2 * p.radius, 2.0**20 * p.radius))
     if isinstance(algorithm, AcceleratedERM):
-        phase = p.phases[algorithm._places[state.round].phase]
+        phase = p.phases[algorithm.phase_index(state.round)]
         radius = phase.radius
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))

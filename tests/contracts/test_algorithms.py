@@ -86,7 +86,7 @@ def require_planned(plan: RunPlan, releases: list[tuple[int, Release]], events: 
         assert sum(entry.mechanism == "gaussian" for _, entry in releases) == sum(steps) > 1
 
 
-CURATED = ("median-sgd", "filtered-sgd/linf")  # whose theorems need most of clients
+CURATED = ("median-sgd", "filtered-sgd")  # whose theorems need most of clients
 
 
 @pytest.mark.parametrize("name", by_default({**dict.fromkeys(ALGORITHMS), **SMALL}, CURATED))

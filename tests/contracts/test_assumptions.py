@@ -98,9 +98,7 @@ def test_the_other_adjacency_rests_on_the_same(name: str, adjacency: Any) -> Non
 RULES = {  # what each rule answers, as it follows from the parameters and the promise alone
     Kind.SECRET_COHORTS: lambda name, plan: draws_secretly(name, PRIVACY),
     Kind.FORGETFUL_CLIENTS: lambda name, plan: draws_secretly(name, PRIVACY) and not plan.parameters.poisson_sampling,
-    Kind.DOMINANT_HESSIANS: lambda name, plan: (
-        plan.algorithm == "median-sgd" or getattr(plan.parameters, "norm", "l2") == "linf"
-    ),
+    Kind.DOMINANT_HESSIANS: lambda name, plan: plan.algorithm == "median-sgd",
 }
 MOVED = {"filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd"}
 

@@ -29,7 +29,7 @@ def test_a_promise_of_absence_and_attendance_without_a_min_cohort_are_refused() 
         ("dp-sgd-wor", {"rounds": 5, "rate": 0.5}, "secret cohorts"),
         ("dp-sgd-poisson", {"rounds": 5, "rate": 0.5}, "secret cohorts"),
         ("phased-sgd", {"cohort_size": 2}, "true"),
-        ("local-model", {"rounds": 6, "estimator": "tracking"}, "private by themselves"),
+        ("local-model", {"rounds": 6}, "private by themselves"),
     ],
 )
 def test_plans_to_which_the_theorem_does_not_apply_are_refused_by_name(

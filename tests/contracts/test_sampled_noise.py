@@ -10,7 +10,7 @@ from quoron_privacy.noise.streams import RandomStream, SeededNoise
 from quoron_server.algorithms import ALGORITHMS, search
 
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
-NO_SERVER_NOISE = {"sgd", "local-model", "local-model/range"}  # clients draw it, or nobody
+NO_SERVER_NOISE = {"sgd", "local-model"}  # clients draw it, or nobody
 # Every phase has users of its own: the draws of other phases have the same law, whatever one user holds.
 FRESH_USERS = {
     "accelerated-erm",
@@ -19,7 +19,6 @@ FRESH_USERS = {
     "one-pass-dp-sgd",
     "outlier-iterates",
     "phased-sgd",
-    "winsorised-erm/phases",
 }
 
 

@@ -58,7 +58,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "mean-sgd": (20, {"rounds": 2, "rate": 1.0}),
     "recentred-sgd": (20, {"rounds": 5, "rate": 0.5}),
     "winsorised-erm": (60, {"rounds": 4}),
-    "local-model": (20, {"rounds": 6, "estimator": "tracking"}),
+    "local-model": (20, {"rounds": 6}),
     "sgd": (20, {"rounds": 6}),
 }
 

@@ -14,7 +14,6 @@ import numpy as np
 from golden.plain import plain
 from privacy import first_account
 from privacy.references import always, vector_delta
-from quoron_privacy import local
 from quoron_privacy.accounts import gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
@@ -328,7 +327,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         rotation.coordinate_bound(2.0, dimension=12, rows=900, failure=1e-3),
     ],
     "local reports": lambda: [
-        [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
         [vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
     ],
     "prefix sums": _prefix,

@@ -371,7 +371,7 @@ def _local_row(plan):
         return ("infeasible", *("",) * 5)
     p = plan.parameters
     printed = hasattr(p, "filled_in")
-    users, radius = (p.users_a_step, p.radius) if printed else (p.vectors, p.first_radius)
+    users, radius = p.users_a_step, p.radius if printed else p.first_radius
     noise = (p.noise_scale if printed else p.noise_scale * radius) / math.sqrt(users)
     numbers = 1 / (2 * p.inverse_step), radius, noise, plan.guarantee.epsilon
     return sized(p.steps), sized(users), *map(sized, numbers)

@@ -79,16 +79,14 @@ class TestNumbers:
     @pytest.mark.parametrize(
         ("users", "epsilon", "p_"), [(600_000, 1.0, 10), (1_000_000, 0.01, 1_000), (2_000_000, 4.0, 3)]
     )
-    @pytest.mark.parametrize("noise_log", ["binary", "natural"])
-    def test_equation_19_and_corollary_9(self, users, epsilon, p_, noise_log):
+    def test_equation_19_and_corollary_9(self, users, epsilon, p_):
         problem = problem_of(users, dimension=p_, lipschitz=2.0, domain=L2Ball(3.0))
-        p = printed(users, Privacy(epsilon, 1e-6), problem, realizable=True, noise_logarithm=noise_log).parameters
+        p = printed(users, Privacy(epsilon, 1e-6), problem, realizable=True).parameters
         beta, steps = lines.equation_19(users, p_, 2.0, 3.0, epsilon, 1e-6)
         assert p.rounds == round(steps)
         assert p.batch_size == users // p.rounds
         assert p.beta == pytest.approx(beta, rel=1e-12)
-        log = {"binary": math.log2, "natural": math.log}[noise_log]
-        noise = lines.corollary_9(lines.c_dp(users, 1e-6) * 2.0, p.rounds, epsilon, 1e-6, log)
+        noise = lines.corollary_9(lines.c_dp(users, 1e-6) * 2.0, p.rounds, epsilon, 1e-6)
         assert p.node_scale * p.batch_size * p.beta == pytest.approx(noise, rel=1e-12)
 
     def test_open_constants_are_options_and_named(self):
@@ -104,8 +102,6 @@ class TestNumbers:
         assert small.rounds == 10_000 // math.floor(lines.batch_14(10_000, 10, 1.0, 1.0, 1e5))
         linear = printed(10_000, problem=problem_of(10_000, smoothness=0.0)).parameters
         assert linear.batch_size == 100
-        with pytest.raises(ConfigError, match="size_logarithm"):
-            printed(10_000, size_logarithm="decimal")
         with pytest.raises(ConfigError, match="Expected options of kind PrintedSRGDOptions"):
             INFO.plan(problem_of(10_000), PRIVACY, INFO.options(rounds=3), "paper", 7)
 
@@ -118,8 +114,6 @@ class TestNumbers:
         printed(least, realizable=True)
         with pytest.raises(Infeasible, match=f"n >= {least:,}"):  # whose logarithm is 0
             printed(1, realizable=True)
-        with pytest.raises(Infeasible, match="delta above 1e-06"):
-            printed(100_000, realizable=True, size_logarithm="binary")
         with pytest.raises(Infeasible, match=f"at most 1,000,000 steps, as with n = {least:,}"):
             printed(10_000_000, realizable=True)
         with pytest.raises(Infeasible, match="makes 1 steps; needs batch_size from 1 to 5,000"):
@@ -268,9 +262,6 @@ class TestAccountant:
         worth = gdp.epsilon_for(mu, 5e-7)
         assert 1.15 < worth < 1.35
         assert any(f"worth ε = {worth:.3g} and not 1 (zero-out, at δ/2)" in said for said in p.void)
-        natural = printed(1_000_000, realizable=True, noise_logarithm="natural").parameters
-        mu = math.sqrt(levels) / lines.corollary_9(1.0, p.rounds, 1.0, 1e-6, math.log)
-        assert any(f"worth ε = {gdp.epsilon_for(mu, 5e-7):.3g} and not 1" in said for said in natural.void)
 
     def test_lemma_7_is_void_where_beta_is_below_c_dp_times_the_smoothness(self):
         c = lines.c_dp(1_000_000, 1e-6)

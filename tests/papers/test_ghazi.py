@@ -155,11 +155,10 @@ def test_the_constants_of_the_proofs_stand_where_they_are_asked_for_and_are_name
     release = shift * math.sqrt(2 * math.log(1.25 * 2 * math.exp(eps) / delta)) / (eps / 2)
     assert p.phases[0].release_scale == pytest.approx(release)
     assert "τ is the reciprocal of what is printed" in p.filled_in
-    half = planned(MEDIANS, box(size), size, release_constant=0.5, temperature_constant=3.0, trim_rate=0.25).parameters
+    half = planned(MEDIANS, box(size), size, release_constant=0.5, temperature_constant=3.0).parameters
     whole = planned(MEDIANS, box(size), size).parameters
     assert half.phases[1].release_scale == pytest.approx(whole.phases[1].release_scale / 2)
     assert half.temperature == pytest.approx(3 * whole.temperature)
-    assert half.trim == whole.cohort_size // 4
 
 
 def test_the_printed_step_of_the_quickstart_is_kept_though_it_breaks_the_lemmas_own_condition() -> None:
@@ -513,10 +512,8 @@ def test_what_floats_add_to_the_distance_of_two_late_averages_is_accounted_for(s
 
 def test_proof_gaps_and_statistics_without_the_assumed_property_are_named() -> None:
     size = Size(1_000_000, 100, 10, 1.0)
-    for rate, broken in ((None, False), (0.25, True)):
-        void = planned(MEDIANS, box(size), size, trim_rate=rate).parameters.void
-        assert any("Lemma 34 is about fewer than B/3" in said for said in void)
-        assert any(said.startswith("Assumption 28") for said in void) == broken
+    void = planned(MEDIANS, box(size), size).parameters.void
+    assert any("Lemma 34 is about fewer than B/3" in said for said in void)
     for epsilon in (2.0, 2.1):
         void = planned(MEDIANS, box(size), replace(size, epsilon=epsilon)).parameters.void
         assert any(said.startswith("Proposition 16") for said in void) == (epsilon > 2)
@@ -710,8 +707,7 @@ def rows() -> list[str]:
             ways = {"paper, 1": {}, 'paper, "proof"': {"release_constant": "proof"}}
             plans = {way: planned(info, problem, size, **options) for way, options in ways.items()}
             with suppress(Infeasible):
-                options = info.options(norm="l2") if name == "filtered-sgd" else info.options()
-                plans["calibrated"] = info.plan(problem, Privacy(size.epsilon, size.delta), options)
+                plans["calibrated"] = info.plan(problem, Privacy(size.epsilon, size.delta))
             for way, plan in plans.items():
                 p, first = plan.parameters, plan.parameters.phases[0]
                 threshold = getattr(p, "threshold", None)

@@ -258,14 +258,13 @@ def test_every_number_for_losses_that_are_not_smooth_is_that_of_theorem_d_3(n, m
 
 def test_constants_that_algorithm_3_hides_are_options():
     usual = printed(ERM, *SIZES[0])
-    more = printed(ERM, *SIZES[0], radius_factor=2.0, rounds_factor=3.0, growth=4.0, stages=3)
+    more = printed(ERM, *SIZES[0], radius_factor=2.0, rounds_factor=3.0, growth=4.0)
     assert more.parameters.radius == 2 * usual.parameters.radius
     lam = more.parameters.phases[0].regularisation / 2**4
     assert [phase.regularisation for phase in more.parameters.phases[:3]] == [lam * 2 ** (4 * i) for i in (1, 2, 3)]
-    assert len(more.parameters.phases[0].stages) == 3
     assert "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA" in more.parameters.filled_in
-    assert {"τ = 2 L log(ndm)/√m", "stages of AC-SA in a phase: 3", "p = 4"} <= set(more.parameters.filled_in)
-    for wrong in ({"shrink": 0.0}, {"shrink": 60.0}, {"growth": 1e3}, {"rounds_factor": 1e50}, {"stages": 0}):
+    assert {"τ = 2 L log(ndm)/√m", "p = 4"} <= set(more.parameters.filled_in)
+    for wrong in ({"shrink": 0.0}, {"shrink": 60.0}, {"growth": 1e3}, {"rounds_factor": 1e50}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             printed(ERM, *SIZES[0], **wrong)
     for wrong in ({"shrink": 60.0}, {"power": 1e3}, {"power": -1.0}):
@@ -299,8 +298,6 @@ def test_numbers_that_break_a_step_of_the_proofs_of_algorithm_3_are_planned_and_
     assert len(void) == len(GAPS) + len(what)
     for words in (*GAPS, *what):
         assert sum(words in said for said in void) == 1
-    mended = printed(ERM, *size, smoothness=smoothness, **options, one_threshold=True, stages=2)
-    assert len(mended.parameters.void) == len(void) - 2
 
 
 def test_noise_alone_ends_a_run_of_theorem_d_3_after_some_steps_as_the_page_says():
@@ -694,7 +691,7 @@ def algorithms_2_and_3(plan, engine, noise):
     """Algorithms 2 and 3, draw by draw, as on pages 8 and 9: the model, draws left out, and steps."""
     p, x_i, at, removed = plan.parameters, np.zeros(plan.problem.dimension), 0, 0
     order = partition(seed=plan.seed, users=plan.problem.users)
-    for i, phase in enumerate(p.phases):
+    for phase in p.phases:
         x = ag = x_i
         users = order[phase.first :][: phase.users]
         for t in range(1, phase.rounds + 1):
@@ -704,7 +701,7 @@ def algorithms_2_and_3(plan, engine, noise):
             q = own[places]
             apart = cdist(q, q)
             h = np.sum(apart <= 2 * p.radius, axis=1)  # lines 6 and 10
-            limit = phase.test.draw_limit(noise.stream("limit", i if p.one_threshold else at))
+            limit = phase.test.draw_limit(noise.stream("limit", at))
             if not phase.test.decide(int(h.sum()), limit, noise.stream("test", at)):
                 return np.zeros_like(x), removed, at + 1  # line 18
             k, stream, kept = phase.draws, noise.stream("include", at), []
@@ -725,11 +722,10 @@ def algorithms_2_and_3(plan, engine, noise):
     return x_i, removed, at
 
 
-@pytest.mark.parametrize("one_threshold", [False, True])
 @pytest.mark.parametrize("crowd", ["near", "apart", "split"])
-def test_algorithms_2_and_3_run_as_their_lines_say(monkeypatch, crowd, one_threshold):
+def test_algorithms_2_and_3_run_as_their_lines_say(monkeypatch, crowd):
     """Users all near one another; some on the ramp and beyond it; two halves, at which the run halts with 0."""
-    plan = printed(ERM, 2000, 4, 3, 10.0, 1e-3, rounds_factor=0.5, one_threshold=one_threshold)
+    plan = printed(ERM, 2000, 4, 3, 10.0, 1e-3, rounds_factor=0.5)
     phases = tuple(
         replace(
             phase,
@@ -759,13 +755,10 @@ def test_algorithms_2_and_3_run_as_their_lines_say(monkeypatch, crowd, one_thres
     assert np.all(algorithm.model(state) == 0) == (crowd == "split")
 
 
-def test_a_threshold_is_drawn_in_every_step_as_printed_or_once_a_phase_as_in_the_proof():
-    for one_threshold in (False, True):
-        plan = small_3(one_threshold=one_threshold)
-        noise = Labelled(3)
-        drive(PrintedERM(plan), Users(plan), noise)
-        limits = {labels for labels in noise.seen if labels[0] == "limit"}
-        assert len(limits) == (len(plan.parameters.phases) if one_threshold else plan.cost.rounds)
+def test_a_threshold_is_drawn_in_every_step_as_printed():
+    plan, noise = small_3(), Labelled(3)
+    drive(PrintedERM(plan), Users(plan), noise)
+    assert len({labels for labels in noise.seen if labels[0] == "limit"}) == plan.cost.rounds
 
 
 def test_draws_with_replacement_are_uniform_and_as_many_as_printed():

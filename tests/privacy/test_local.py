@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
 from privacy.references import responses_delta, vector_delta
-from quoron_privacy import local
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, mean_of_reports
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs, rotate, rotate_back
 from quoron_privacy.noise.streams import SeededNoise
@@ -28,28 +27,32 @@ def chance_of_a_tie_or_worse(size, members, epsilon):
     return float(own @ at_least)
 
 
+def group_size(*, epsilon, bins, failure):
+    """Reports after which the fullest bin is one of two neighbours that hold all values (local-model#r3)."""
+    flip = 1 / (math.exp(epsilon / 2) + 1)
+    keep = 1 - flip
+
+    def rate(tilt):
+        up = flip * math.exp(tilt) + keep
+        return (
+            2 * math.log(up) + math.log(keep * math.exp(-tilt) + flip) + math.log(flip * math.exp(-tilt) + keep)
+        ) / 2
+
+    best = minimize_scalar(rate, bounds=(0.0, epsilon + 1), method="bounded", options={"xatol": 1e-10})
+    return math.ceil(math.log(bins / failure) / -float(best.fun))  # every tilt gives a valid bound
+
+
 class TestGroupSize:
     @given(epsilon=st.floats(0.3, 6.0), bins=st.integers(2, 300), log_failure=st.floats(-6, -1))
     @fast
     def test_enough_by_exact_probabilities_however_the_values_are_split(self, epsilon, bins, log_failure):
-        size = local.group_size(epsilon=epsilon, bins=bins, failure=10**log_failure)
+        size = group_size(epsilon=epsilon, bins=bins, failure=10**log_failure)
         for members in {math.ceil(size / 2), math.ceil(0.7 * size), size}:
             assert bins * chance_of_a_tie_or_worse(size, members, epsilon) <= 10**log_failure
 
     def test_the_printed_number_is_far_from_enough(self):
         printed = math.ceil(4 * math.log(64 / 1e-5))
         assert chance_of_a_tie_or_worse(printed, printed // 2, 1.0) > 0.05
-
-
-class TestCentredRadius:
-    def test_it_is_the_formula_at_the_narrowest_bins_and_grows_with_them(self):
-        known = {"dimension": 10, "users": 5000, "failure": 1e-3}
-        deviation = 0.1 * math.sqrt(2 * math.log(4 * 16 * 5000 / 1e-3) / 16)
-        narrow = local.centred_radius(0.1, **known, width=2 * deviation)
-        assert narrow == pytest.approx(0.1 * (1 + 2 * math.sqrt(2 * math.log(4 * 16 * 5000 / 1e-3))))
-        assert local.centred_radius(0.1, **known, width=4 * deviation) == pytest.approx(narrow + 4 * deviation)
-        with pytest.raises(ConfigError, match="Expected width >="):
-            local.centred_radius(0.1, **known, width=deviation)
 
 
 class TestMessages:

@@ -242,7 +242,7 @@ def test_memory_that_ends_anywhere_is_no_traceback(
     assert "Expected more memory" in capsys.readouterr().err
 
 
-PHASED = {"name": "winsorised-erm", "options": {"phases": 1}}
+PHASED = {"name": "winsorised-erm"}
 CONFIG = """
 population = {{ kind = "table", path = "{path}", user = "who", label = "sick", items_per_user = 5, columns.numeric = {{ a = [0, 1], b = [0, 1], c = [0, 1], d = [0, 1] }} }}
 privacy = {{ epsilon = 1.0, delta = 1e-6 }}

@@ -34,7 +34,7 @@ _PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
     "recentred-sgd": "mean.plan",
     "mean-sgd": "mean.plan",
     "winsorised-erm": "winsorised",
-    "local-model": "local_model.plan",
+    "local-model": "local_model",
     "sgd": "noisy.plan",
 }
 

@@ -23,7 +23,6 @@ In expectation a stage ends within 2 Ls ‖p - x*‖²/(N(N+1)) + 8 V/(μ(N+1)) 
 Source: Ghadimi & Lan (2012), Propositions 5 and 9, as used by Lowy, Liu & Asi (2024), Algorithm 2.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,30 +75,6 @@ def stage_lengths(steps: int, stages: int, growth: float) -> tuple[int, ...]:
     shares = growth ** np.arange(stages)
     ends = np.rint((steps - stages) * np.cumsum(shares) / shares.sum()).astype(int)
     return tuple(int(length) + 1 for length in np.diff(ends, prepend=0))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a round stands in the schedule."""
-
-    phase: int
-    stage: int
-    ends_stage: bool
-    ends_phase: bool
-    in_phase: int  # rounds of the phase before this one
-
-
-def places(phases: Sequence[tuple[int, ...]]) -> tuple[Place, ...]:
-    """Return the schedule, round by round, of phases with stages of these lengths."""
-    found: list[Place] = []
-    for i, stages in enumerate(phases):
-        done = 0
-        for k, length in enumerate(stages):
-            for t in range(length):
-                ends = t == length - 1
-                found.append(Place(i, k, ends, ends and k == len(stages) - 1, done))
-                done += 1
-    return tuple(found)
 
 
 def stage_bound(

@@ -42,7 +42,6 @@ class PhaseModel:
     suffix: Any  # the last `suffix` iterates are averaged uniformly, 1 <= suffix <= T
     step_variance: Any  # total variance of one step's gradient estimate, E‖g - ∇F‖²
     release_scale: Any = 0.0  # σ per coordinate, added to the average at the end
-    pull: float = 0.0  # λ of (λ/2) ‖x - c‖², c where the phase begins; for known curvature alone
     lasting_variance: float = 0.0  # of an error that all gradients of the phase share; for known curvature alone
 
 
@@ -61,16 +60,16 @@ def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModel])
     remaining: Number = problem.distance  # distance along the slowest direction
     spread: Number = 0.0  # mean square of all noise so far
     for phase in phases:
-        bent, slow = curvature + phase.pull, slowest + phase.pull
-        decay, variance = averaging(1 - phase.step_size * bent, phase.rounds, phase.suffix)
-        last = decay if slowest == curvature else averaging(1 - phase.step_size * slow, phase.rounds, phase.suffix)[0]
-        remaining = remaining * (last + (1 - last) * phase.pull / slow)
-        bias = decay + (1 - decay) * phase.pull / bent
+        bias, variance = averaging(1 - phase.step_size * curvature, phase.rounds, phase.suffix)
+        last = bias
+        if slowest != curvature:
+            last, _ = averaging(1 - phase.step_size * slowest, phase.rounds, phase.suffix)
+        remaining = remaining * last
         spread = (
             bias**2 * spread
             + variance * phase.step_size**2 * phase.step_variance
             + problem.dimension * phase.release_scale**2
-            + ((1 - decay) / bent) ** 2 * phase.lasting_variance
+            + ((1 - bias) / curvature) ** 2 * phase.lasting_variance
         )
     return (slowest * remaining**2 + curvature * spread) / 2
 

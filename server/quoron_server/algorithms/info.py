@@ -181,23 +181,17 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
-    """How runs on secret samples are counted: a count of the same cohort, so that what is sampled is both."""
-
-    # The largest μ for which `beside` stays within (ε, δ), by the first account: of parameters, problem, ε and δ.
-    room: Callable[[Any, Problem, float, float], float] = lambda *_: 0.0
-    # Numbers with which a round is worth what it is with a μ-GDP count beside it; None where no theorem says so.
-    beside: Callable[[Any, float], Parameters | None] = lambda *_: None
-
-
-@dataclass(frozen=True, slots=True)
 class Promises:
     """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
 
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
     pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
-    counting: Counting = Counting()
+    # Of runs on secret samples, whose counts are of the same cohort, so that what is sampled is both. The largest μ for
+    # which `with_count` stays within (ε, δ), by the first account: of parameters, problem, ε and δ.
+    count_room: Callable[[Any, Problem, float, float], float] = lambda *_: 0.0
+    # Numbers with which a round is worth what it is with a μ-GDP count beside it; None where no theorem says so.
+    with_count: Callable[[Any, float], Parameters | None] = lambda *_: None
     # How far a user who is replaced moves each round whose mean leaves room for a count, under replace-one and without
     # coins: in deviations of its noise, counted again by its scales. By staying away a user moves it half as far. What
     # rounding to the noise's grid adds is left out: it is added to the whole, count and all.

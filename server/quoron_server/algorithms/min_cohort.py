@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy
@@ -35,12 +35,10 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage
 
-if TYPE_CHECKING:
-    from quoron_server.algorithms.info import Counting
-
 MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS)  # by which zeros are none
 _NOTHING = CountLeakage(0.0)
+CountRoom = Callable[[Any, Problem, float, float], float]  # of `Promises`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +152,7 @@ def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: in
 
 
 def with_min_cohort(
-    own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Counting", *, free: bool
+    own: RunPlan, privacy: Privacy, promise: Pair | None, count_room: CountRoom, *, free: bool
 ) -> RunPlan:
     """The algorithm's own plan, worth `promise`, with the minimum cohort that is asked for: for nothing, or for its
     ε_q.
@@ -163,7 +161,7 @@ def with_min_cohort(
     """
     cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage()
     private = alone.trust_model != "none"
-    room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
+    room = partial(_room, own, privacy, promise, count_room) if private else lambda spent: 0.0
     min_cohort = min_cohorts.calibrate(
         float(privacy.min_cohort or 0.0),
         0.0 if free else privacy.min_cohort_epsilon,
@@ -234,14 +232,14 @@ def told_too_much(plan: RunPlan) -> str | None:
     return None
 
 
-def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, counting: "Counting", spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, count_room: CountRoom, spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
     delta = privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
-        return counting.room(parameters, problem, epsilon, delta)
+        return count_room(parameters, problem, epsilon, delta)
     left = delta - (1 + math.exp(epsilon)) * promise.lack
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
     alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.lack

@@ -188,7 +188,7 @@ def verify(plan: RunPlan) -> None:
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
     )
-    verify_privacy(plan, "everybody", p)
+    verify_privacy(plan, p)
 
 
 def beyond(problem: Problem, radius: float) -> float:
@@ -256,7 +256,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
         users=cohort,
         cohort=cohort,
         rounds=rounds,
-        often=rounds,
         forgiven=forgiven(problem, cohort, tested.beyond + tested.stray),
     )
     p = OutlierGDParameters(

@@ -162,7 +162,7 @@ class Registered(AlgorithmInfo):
             own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
             if free and not own.count_leakage():
                 raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
-            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
+            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.count_room, free=free))
 
         def planned(asked: Any) -> RunPlan:
             if privacy.participation == "public":
@@ -304,7 +304,7 @@ class Registered(AlgorithmInfo):
         min_cohort, parameters = promise.min_cohort, own.parameters
         told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
-        counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
+        counted = self.promises.with_count(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.data_quality is not None:
@@ -410,11 +410,9 @@ class Registered(AlgorithmInfo):
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included. Read
         events with dp-accounting's default relation; read drawn cohorts with `REPLACE_ONE` where the plan promises
-        replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a minimum cohort by
-        Laplace noise that cost ε_q are an event with the loss of randomised response: every (ε_q, 0)-DP release is a
-        function of that. Of two such events it is the one that the accountant of the other events can read. Raises
-        UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError
-        for a plan that does not keep its guarantee.
+        replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Raises UsageError, naming algorithm
+        and theorem, where dp-accounting has no event for the mechanism, as for decisions of a minimum cohort by Laplace
+        noise; VerificationError for a plan that does not keep its guarantee.
         """
         from dp_accounting import dp_event  # heavy
 
@@ -422,9 +420,9 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
-        counts = promise.min_cohort is None or not promise.min_cohort.count_scale  # with Gaussian noise, or none
-        pairs = self._pairs(plan if counts else plan.without("min_cohort")) if promise.proved else ()
-        if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
+        laplace = promise.min_cohort is not None and promise.min_cohort.count_scale > 0
+        pairs = self._pairs(plan) if promise.proved and not laplace else ()
+        if promise.held_out is not None and pairs and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None:
@@ -432,13 +430,7 @@ class Registered(AlgorithmInfo):
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its "
                 f"guarantee rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if promise.min_cohort is None or counts:
-            return event
-        drawn = getattr(event, "event", None)
-        replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (
-            isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
-        )
-        return dp_event.ComposedDpEvent([event, _decided(promise.min_cohort.epsilon, replaced=replaced)])
+        return event
 
 
 @lru_cache(maxsize=64)
@@ -488,19 +480,6 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
 def resting(plan: RunPlan) -> RunPlan:
     """Return the plan with all that its promise rests on."""
     return plan.assuming(derived(plan))
-
-
-def _decided(epsilon: float, *, replaced: bool) -> "DpEvent":
-    """Decisions that are (ε, 0)-DP, beside an event that is read under replace-one, if `replaced`.
-
-    There accountants know randomised response between two answers, but no discrete Laplace noise; under the default
-    relation it is the other way round.
-    """
-    from dp_accounting import dp_event  # heavy
-
-    if replaced:
-        return dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
-    return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
 
 
 def check_numbers(value: Any, where: str) -> None:

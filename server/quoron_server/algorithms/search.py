@@ -10,7 +10,7 @@ is taken.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -68,13 +68,6 @@ def require_participation(share: float) -> None:
         raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
 
 
-def require_choice(options: object, **allowed: tuple[str, ...]) -> None:
-    """Raise ConfigError for an option that is none of those allowed."""
-    for name, choices in allowed.items():
-        if (value := getattr(options, name)) not in choices:
-            raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(choices)}, got {name}={value!r}.")
-
-
 def require_rough(problem: Problem, smoothing: float | None) -> None:
     """Raise ConfigError where a smooth loss is to be smoothed."""
     if smoothing and problem.smoothness is not None:
@@ -87,11 +80,6 @@ def require_smooth(name: str, problem: Problem) -> None:
     """Raise Infeasible unless the loss is convex and smooth, which contraction rests on."""
     if not problem.convex or problem.beta is None:
         raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
-
-
-def check_smooth(inputs: "PlanInputs[Any]") -> None:
-    """`require_smooth` of what a plan is made from."""
-    require_smooth(inputs.name, inputs.problem)
 
 
 def require_box(name: str, problem: Problem) -> None:
@@ -179,20 +167,6 @@ def ranked(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> list[Candida
         return []
     others = (candidate for candidate in found if candidate is not first and math.isfinite(candidate.risk))
     return [first, *sorted(others, key=lambda candidate: candidate.risk)]
-
-
-def least_of(found: Mapping[C, Candidate[Any] | None]) -> tuple[C, str] | None:
-    """Of kinds with their best candidates, the first of about the least risk and why; None where all are infeasible.
-
-    Processors round sums differently: of equal ones the first is taken.
-    """
-    risks = {kind: candidate.risk for kind, candidate in found.items() if candidate is not None}
-    if not risks:
-        return None
-    least = min(risks.values())
-    said = (f"{kind} {f'{risks[kind]:.2g}' if kind in risks else 'is infeasible'}" for kind in found)
-    reason = "asked for" if len(found) == 1 else f"least predicted risk: {', '.join(said)}"
-    return next(kind for kind, risk in risks.items() if risk <= least * (1 + 1e-9)), reason
 
 
 @dataclass(frozen=True, slots=True)

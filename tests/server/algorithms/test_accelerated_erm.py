@@ -28,7 +28,6 @@ def slow(options):
 COMBINATIONS = [
     {},
     {"cohort": 250},
-    {"cohort": 300, "schedule": "public"},
 ]
 combinations = pytest.mark.parametrize(
     "options", COMBINATIONS, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items())
@@ -164,7 +163,7 @@ def slow_run(plan, users, source):
     point, reference, round_, path = np.zeros(problem.dimension), np.zeros(problem.dimension), 0, []
     for phase in p.phases:
         mine = order[phase.first : phase.first + phase.users]
-        mean, account, centre, asked = phase.accounting.mean, phase.accounting, point, 0
+        mean, account, centre = phase.accounting.mean, phase.accounting, point
         size, tau = phase.cohort_size, phase.radius
         for length in phase.stages:
             x = ag = point
@@ -174,12 +173,8 @@ def slow_run(plan, users, source):
                 mu = phase.strength
                 md = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
                 md /= gamma + (1 - alpha**2) * mu
-                if p.sampling == "everybody":
-                    cohort = mine
-                elif p.sampling == "public-schedule":
-                    batches = len(mine) // size
-                    cohort = mine[(asked % batches) * size :][:size]
-                else:
+                cohort = mine
+                if size < len(mine):
                     cohort = mine[source.stream("cohort", round_).subset(len(mine), size)]
                 rows = users(cohort, md)
                 distances = np.sqrt(np.sum((rows[:, None] - rows[None, :]) ** 2, axis=-1))
@@ -198,7 +193,7 @@ def slow_run(plan, users, source):
                         (alpha * mu * md + ((1 - alpha) * mu + gamma) * x - alpha * g) / (mu + gamma)
                     )
                     ag, t = alpha * x + (1 - alpha) * ag, t + 1
-                round_, asked = round_ + 1, asked + 1
+                round_ += 1
                 path.append(ag)
             point = ag
     return path, point, reference

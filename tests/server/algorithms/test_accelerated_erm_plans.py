@@ -72,7 +72,7 @@ def tampered(plan, **numbers):
 
 EXAMPLES = {
     "lottery": {"rounds": 6, "phases": 2, "cohort": 300},
-    "public": {"rounds": 9, "phases": 1, "cohort": 600, "schedule": "public"},
+    "everybody": {"rounds": 9, "phases": 1, "cohort": 2400},
 }
 
 
@@ -120,11 +120,10 @@ class TestVerify:
         with pytest.raises(VerificationError, match="certified delta"):
             INFO.make(tampered(plan, accounting=printed, noise_scale=2 * phase.noise_scale))
 
-    @pytest.mark.parametrize("sampling", ["everybody", "public-schedule", "poisson"])
-    def test_another_way_of_sampling_is_refused(self, sampling):
-        plan = replace(example("lottery"), parameters=replace(example("lottery").parameters, sampling=sampling))
-        with pytest.raises((VerificationError, ConfigError)):
-            INFO.make(plan)
+    def test_amplification_by_users_who_are_not_there_is_refused(self):
+        for users in (300, 1199, 2400):
+            with pytest.raises((VerificationError, ConfigError)):
+                INFO.make(tampered(example("lottery"), users=users))
 
 
 @pytest.mark.parametrize(("users", "cohort", "rounds"), [(2400, 2400, 6), (20_000, 2000, 40), (100_000, 100_000, 20)])

@@ -18,19 +18,14 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.filter.concentration import scores
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.localised import filtered
-from quoron_server.algorithms.localised import plan as geometry
-from quoron_server.algorithms.localised.filtered import OutlierFilter
-from quoron_server.algorithms.localised.median import CoordinateMedian
+from quoron_server.algorithms.localised.filtered import user_distance
+from quoron_server.algorithms.localised.median import CoordinateMedian, coordinate_distance
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
 from server.algorithms.test_localisation import drive
-
-IN_LINF = ("filtered-sgd/linf", "median-sgd")
 
 
 def linear(users: int, items: int, dimension: int) -> Problem:
@@ -118,11 +113,11 @@ def quiet(plan: RunPlan) -> RunPlan:
     return replace(plan, parameters=replace(p, phases=phases))
 
 
-def farthest(name: str, plan: RunPlan, seed: int, domain: Any = None) -> float:
+def farthest(plan: RunPlan, seed: int, domain: Any = None) -> float:
     """How far one user's gradient of any size moves later iterates, over what the theorem allows, both in ℓ∞."""
     p = plan.parameters
     plan = quiet(plan if domain is None else replace(plan, problem=replace(plan.problem, domain=domain)))
-    algorithm = OutlierFilter(plan) if name == "filtered-sgd/linf" else CoordinateMedian(plan)
+    algorithm = CoordinateMedian(plan)
     first = algorithm.request(algorithm.init(), SeededNoise(4))
     assert first is not None
     rng, worst = np.random.default_rng(seed), 0.0
@@ -138,10 +133,9 @@ def farthest(name: str, plan: RunPlan, seed: int, domain: Any = None) -> float:
     return worst / (p.phases[0].sensitivity / np.sqrt(PROBLEM.dimension))
 
 
-@pytest.mark.parametrize("name", IN_LINF)
-def test_one_user_moves_no_iterate_farther_in_any_coordinate_than_the_theorem_says(name) -> None:
-    plan = make_plan(name)
-    found = [farthest(name, plan, seed) for seed in range(3)]
+def test_one_user_moves_no_iterate_farther_in_any_coordinate_than_the_theorem_says() -> None:
+    plan = make_plan("median-sgd")
+    found = [farthest(plan, seed) for seed in range(3)]
     assert 0 < max(found) <= 1
 
 
@@ -167,12 +161,11 @@ def test_the_search_catches_a_euclidean_projection_onto_a_box_like_set() -> None
     plan = replace(plan, parameters=replace(p, median=median, phases=phases))
     found = {"box": 0.0, "line": 0.0}
     for seed in range(6):
-        found["box"] = max(found["box"], farthest("median-sgd", plan, seed))
-        found["line"] = max(found["line"], farthest("median-sgd", plan, seed, Line()))
+        found["box"] = max(found["box"], farthest(plan, seed))
+        found["line"] = max(found["line"], farthest(plan, seed, Line()))
     assert found["box"] <= 1 + 1e-9 < 1.1 < found["line"]
 
 
-@pytest.mark.parametrize("name", ["filtered-sgd", "median-sgd"])
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
@@ -181,16 +174,13 @@ def test_the_search_catches_a_euclidean_projection_onto_a_box_like_set() -> None
         (replace(BOX, coordinate_smoothness=None, outputs=3), "needs a smooth loss of one output"),
     ],
 )
-def test_what_is_no_box_or_not_dominant_is_refused_by_name(name, problem, message) -> None:
-    info = ALGORITHMS[name]
-    options = info.options() if name == "median-sgd" else info.options(norm="linf")
-    with pytest.raises(Infeasible, match=f"{name}: .*{message}"):
-        info.plan(problem, PRIVACY, options)
+def test_what_is_no_box_or_not_dominant_is_refused_by_name(problem, message) -> None:
+    with pytest.raises(Infeasible, match=f"median-sgd: .*{message}"):
+        ALGORITHMS["median-sgd"].plan(problem, PRIVACY)
 
 
-@pytest.mark.parametrize("name", IN_LINF)
-def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> None:
-    plan, info = make_plan(name), ALGORITHMS[name.partition("/")[0]]
+def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused() -> None:
+    plan, info = make_plan("median-sgd"), ALGORITHMS["median-sgd"]
     info.verify(plan)
     for other in (
         replace(plan, problem=replace(plan.problem, domain=L2Ball(2.0))),
@@ -202,22 +192,12 @@ def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> No
             info.verify(other)
 
 
-def test_filters_score_in_the_norm_of_their_plan() -> None:
-    plan = make_plan("filtered-sgd/linf")
-    p, values = plan.parameters, np.random.default_rng(1).normal(size=(plan.parameters.cohort_size, 3))
-    seen = OutlierFilter(plan).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
-    exact = scores(values, p.temperature, norm="linf")
-    assert seen.diagnostics["score_max"] <= exact.max()
-
-
 @pytest.mark.parametrize("dimension", [1, 2, 20, 1000])
 @pytest.mark.parametrize("items", [1, 100, 10**6])
 def test_proved_distances_are_shorter_in_l2_than_root_d_times_those_in_linf(dimension, items) -> None:
-    # So ℓ2 needs the less noise on the same box: plans choose it, and ℓ∞ is there for who asks for it.
+    # So a filter needs the less noise in ℓ2 on the same box, and has no other norm.
     problem = linear(100_000, items, dimension)
-    here = geometry.coordinatewise("filtered-sgd", problem)
-    assert filtered.user_distance(problem) <= here.length
-    assert here.length == pytest.approx(geometry.coordinate_distance(problem) * dimension**0.5)
+    assert user_distance(problem) <= coordinate_distance(problem) * dimension**0.5
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -13,8 +13,8 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from privacy import references
 from problems import changed
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import RangeReport, VectorReport
-from quoron_client.randomisers import RangeBits, VectorNoise
+from quoron_client.protocol.questions import VectorReport
+from quoron_client.randomisers import VectorNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.acsa import response
@@ -37,9 +37,8 @@ def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
 
 
 PLANS = {
-    "tracking": lambda: planned(estimator="tracking", rounds=6),
-    "warm": lambda: planned(LINEAR, estimator="tracking", rounds=4),
-    "range": lambda: planned(MANY_ITEMS, estimator="range", rounds=6),
+    "usual": lambda: planned(rounds=6),
+    "warm": lambda: planned(LINEAR, rounds=4),
 }
 every_plan = pytest.mark.parametrize("kind", list(PLANS))
 
@@ -69,15 +68,6 @@ def slow_run(plan, engine):
         radius = min(p.first_radius, math.sqrt(chi2.ppf(0.98, d) / d * error))
     for t in range(p.steps):
         y = 2 / (t + 2) * x + t / (t + 2) * a
-        if p.estimator == "range":
-            question = next(asked)
-            np.testing.assert_allclose(question.task.gradient.points[0], y, atol=1e-12)
-            bits, votes = engine.ask(question).values, np.zeros((4, p.bins))
-            for row, coordinate in zip(bits, question.task.coordinates, strict=True):
-                votes[coordinate] += row
-            middles = (votes.argmax(axis=1) + 0.5) * 2 * p.half_width / p.bins - p.half_width
-            hadamard = np.array([[(-1) ** (i & j).bit_count() for j in range(4)] for i in range(4)]) / 2
-            centre = (hadamard @ middles)[:d] * question.task.signs
         question = next(asked)
         np.testing.assert_allclose(question.task.gradient.points[0], y, atol=1e-12)
         np.testing.assert_allclose(question.task.centre, centre, atol=1e-12)
@@ -85,12 +75,11 @@ def slow_run(plan, engine):
         estimate = engine.ask(question).values.mean(axis=0)  # no honest report is farther than `largest`
         x = plan.problem.domain.project(x - (t + 1) / (2 * p.inverse_step) * estimate)
         a = 2 / (t + 2) * x + t / (t + 2) * a
-        if p.estimator == "tracking":
-            following = 2 / (t + 3) * x + (t + 1) / (t + 3) * a
-            error = p.spread**2 * (1 + 1 / p.vectors) + d * (radius * p.noise_scale) ** 2 / p.vectors
-            drift = p.smoothness * np.linalg.norm(following - y) if t < p.steps - 1 else 0.0
-            radius = min(p.first_radius, math.sqrt(chi2.ppf(0.98, d) / d * error) + drift)
-            centre = estimate
+        following = 2 / (t + 3) * x + (t + 1) / (t + 3) * a
+        error = p.spread**2 * (1 + 1 / p.users_a_step) + d * (radius * p.noise_scale) ** 2 / p.users_a_step
+        drift = p.smoothness * np.linalg.norm(following - y) if t < p.steps - 1 else 0.0
+        radius = min(p.first_radius, math.sqrt(chi2.ppf(0.98, d) / d * error) + drift)
+        centre = estimate
     return a
 
 
@@ -106,10 +95,9 @@ def test_the_server_draws_no_noise_and_every_interaction_is_a_round(kind):
     plan = PLANS[kind]()
     _, questions = carried_out(plan, Quadratic())
     assert [question.round for question in questions] == list(range(plan.cost.rounds))
-    steps = plan.parameters.steps * (2 if plan.parameters.estimator == "range" else 1)
-    assert plan.cost.rounds == steps + plan.parameters.warm_ups
+    assert plan.cost.rounds == plan.parameters.steps + plan.parameters.warm_ups
     assert (plan.parameters.warm_ups > 0) == (kind == "warm")
-    assert all(isinstance(question.task, RangeReport | VectorReport) for question in questions)
+    assert all(isinstance(question.task, VectorReport) for question in questions)
 
 
 @every_plan
@@ -129,10 +117,6 @@ class TestBudget:
         _, questions = carried_out(plan, Quadratic())
         for question in questions:
             task = question.task
-            if isinstance(task, RangeReport):
-                spent = references.bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
-                assert spent <= PRIVACY.epsilon
-                continue
             scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)
             assert scale == pytest.approx(task.radius * plan.parameters.noise_scale, rel=1e-6)
             delta = references.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
@@ -182,7 +166,7 @@ class TestAcceleratedSteps:
 
 
 def test_the_noise_source_of_the_run_changes_no_bit(tmp_path):
-    plan, models = PLANS["tracking"](), []
+    plan, models = PLANS["usual"](), []
     for seed in (1, 2):
         algorithm, source = INFO.make(plan), SeededNoise(seed)
         state = algorithm.init()

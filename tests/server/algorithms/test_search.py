@@ -10,7 +10,7 @@ from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.search import NEAR, Candidate, Planner, best, least_of, ranked
+from quoron_server.algorithms.search import NEAR, Candidate, Planner, best, ranked
 from quoron_server.plan import Privacy
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
@@ -91,10 +91,3 @@ def test_with_one_candidate_to_try_its_own_refusal_is_said_and_without_any_the_u
     with pytest.raises(Infeasible, match="n=1,000 users are too few for this at epsilon=1") as refused:
         plan()
     assert refused.value.estimate.words == "n >= 1,001, or fewer rounds"
-
-
-def test_of_kinds_about_equally_good_the_first_is_taken_and_the_reason_names_all():
-    found = {"clip": Candidate(1.0 + 1e-12, (), 0), "range": None, "tracking": Candidate(1.0, (), 1)}
-    assert least_of(found) == ("clip", "least predicted risk: clip 1, range is infeasible, tracking 1")
-    assert least_of({"clip": None}) is None
-    assert least_of({"clip": found["clip"]}) == ("clip", "asked for")

@@ -34,9 +34,9 @@ REF = problem_of(
 
 
 def test_the_box_is_the_notes_check_value():
-    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, phases=1), "calibrated", 1)
+    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64), "calibrated", 1)
     INFO.verify(plan)
-    mean = plan.parameters.phases[0].mean
+    mean = plan.parameters.mean
     assert mean.crude.bins == 38
     assert mean.half_width == pytest.approx(0.11490, rel=1e-4)
     assert mean.crude.epsilon == pytest.approx(7.268e-4, rel=1e-3)
@@ -62,38 +62,32 @@ def test_rounds_are_capped_by_the_price_of_ranges_at_every_number_of_users():
         INFO.plan(REF, STRICT, INFO.options(rounds=20_000), "calibrated", 1)
 
 
-@pytest.mark.parametrize("name", ["winsorised-erm", "winsorised-erm/phases"])
-def test_a_run_is_the_algorithm_box_line_by_line(name):
-    plan, engine, source = make_plan(name), Quadratic(), SeededNoise(4)
+def test_a_run_is_the_algorithm_box_line_by_line():
+    plan, engine, source = make_plan("winsorised-erm"), Quadratic(), SeededNoise(4)
     algorithm = WinsorisedERM(plan)
     states = drive(algorithm, engine, source)
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(PROBLEM.users)
     hadamard = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
-    x, t = np.zeros(3), 0
-    for phase in plan.parameters.phases:
-        mean, centre, total = phase.mean, x, np.zeros(3)
-        for k in range(phase.rounds):
-            signs = public_signs(plan.seed, t, 3)
-            rows = 0.2 * (x - engine.centres[order[phase.first : phase.first + phase.users]]) * signs
-            rotated = np.hstack([rows, np.zeros((len(rows), 1))]) @ hadamard
-            a = []
-            stream = source.stream("range", t)
-            for column in rotated.T:
-                edges = np.linspace(-mean.crude.half_width, mean.crude.half_width, mean.crude.bins + 1)
-                counts = np.histogram(np.clip(column, edges[0], edges[-1]), edges)[0]
-                a.append((edges[:-1] + edges[1:])[mean.crude.choose(counts, stream)] / 2)
-            z = a + np.clip(rotated - a, -mean.half_width, mean.half_width).mean(axis=0)
-            z += source.stream("release", t).gaussian_steps(4) * mean.noise.step
-            g = (hadamard @ z)[:3] * signs
-            x = plan.problem.domain.project(x - phase.step_size * (g + phase.regularisation * (x - centre)))
-            if phase.rounds - k <= phase.suffix:
-                total = total + x / phase.suffix
-            t += 1
-            if k < phase.rounds - 1:
-                np.testing.assert_allclose(states[t].iterate, x, atol=1e-7)
-        x = total
-        np.testing.assert_allclose(states[t].iterate, x, atol=1e-7)
-    np.testing.assert_allclose(algorithm.model(states[-1]), x, atol=1e-7)
+    x, p, total = np.zeros(3), plan.parameters, np.zeros(3)
+    mean = p.mean
+    for t in range(p.rounds):
+        signs = public_signs(plan.seed, t, 3)
+        rows = 0.2 * (x - engine.centres[order]) * signs
+        rotated = np.hstack([rows, np.zeros((len(rows), 1))]) @ hadamard
+        a = []
+        stream = source.stream("range", t)
+        for column in rotated.T:
+            edges = np.linspace(-mean.crude.half_width, mean.crude.half_width, mean.crude.bins + 1)
+            counts = np.histogram(np.clip(column, edges[0], edges[-1]), edges)[0]
+            a.append((edges[:-1] + edges[1:])[mean.crude.choose(counts, stream)] / 2)
+        z = a + np.clip(rotated - a, -mean.half_width, mean.half_width).mean(axis=0)
+        z += source.stream("release", t).gaussian_steps(4) * mean.noise.step
+        g = (hadamard @ z)[:3] * signs
+        x = plan.problem.domain.project(x - p.step_size * g)
+        if p.rounds - t <= p.suffix:
+            total = total + x / p.suffix
+        np.testing.assert_allclose(states[t + 1].iterate, x, atol=1e-7)
+    np.testing.assert_allclose(algorithm.model(states[-1]), total, atol=1e-7)
 
 
 def test_noise_of_a_step_grows_with_the_root_of_the_dimension_alone():
@@ -103,16 +97,12 @@ def test_noise_of_a_step_grows_with_the_root_of_the_dimension_alone():
         problem = problem_of(
             users=2000, items_per_user=4096, dimension=dimension, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1e-6
         )
-        plan = INFO.plan(problem, Privacy(8.0, 1e-6), INFO.options(phases=1), "calibrated", 1)
-        found.append(
-            math.sqrt(dimension)
-            * plan.parameters.phases[0].mean.noise.scale
-            / math.sqrt(plan.parameters.phases[0].rounds)
-        )
+        plan = INFO.plan(problem, Privacy(8.0, 1e-6), INFO.options(), "calibrated", 1)
+        found.append(math.sqrt(dimension) * plan.parameters.mean.noise.scale / math.sqrt(plan.parameters.rounds))
     assert 0.4 < float(np.polyfit(np.log([8, 32, 128]), np.log(found), 1)[0]) < 0.65
 
 
 def test_a_given_half_width_is_the_box():
-    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, phases=1, radius=0.25), "calibrated", 1)
+    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, radius=0.25), "calibrated", 1)
     INFO.verify(plan)
-    assert plan.parameters.phases[0].mean.half_width == 0.25
+    assert plan.parameters.mean.half_width == 0.25

@@ -4,7 +4,7 @@
     array([2., 2., 1.])
 
 `lower_bounds` and `upper_bounds` take O(k·d + k·log k), without pairs; `decide` asks exact scores only of users whom
-they leave undecided. The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf-filter.md#lf4).
+they leave undecided. The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf.md).
 
 Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", Algorithm 2. Sensitivities, bounds and
 their margins, proofs: docs/privacy/concentration-score.md.

@@ -2,7 +2,7 @@
 
     for phase i:                                       (fresh users D_i, fixed by a public permutation; c = x_{i-1})
         AC-SA on (1/n_i) Σ_{u in D_i} F_u(x) + (λ_i/2) ‖x - c‖², with at every step
-            q_u = ∇F_u(md)    for K_i users of D_i: a secret uniform subset, a public batch, or all of them
+            q_u = ∇F_u(md)    for K_i users of D_i: a secret uniform subset, or all of them
             S   = #{(u, v) : ‖q_u - q_v‖ <= τ};   a private test of S decides whether the step is released
             g   = r + (mean of q_u - r, outliers weighing nothing) + N(0, σ_i² I);     r = the last released gradient
             step with g + λ_i (md - c)
@@ -16,13 +16,11 @@ Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4; where this differ
 why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
@@ -30,20 +28,13 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
-
-Sampling = Literal[
-    "everybody",  # all n users in each of T releases
-    "public-schedule",  # batches fixed in advance, each user in at most r of them (shuffled epochs)
-    "without-replacement",  # a fresh uniform K-subset each time, kept secret
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,6 @@ class AcceleratedERMOptions:
     phases: int | None = None
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
-    schedule: Literal["secret", "public"] = "secret"  # public: shuffled epochs of fixed batches, no amplification
     regularisation: float | None = None  # λ_1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # r, for losses whose slope jumps
@@ -105,6 +95,11 @@ class Phase(ReleasedGradients):
         return sum(self.stages)
 
     @property
+    def drawn(self) -> bool:
+        """Whether cohorts are secret uniform subsets; else they are all of the users."""
+        return self.cohort_size < self.users
+
+    @property
     def shape(self) -> Shape:
         """What a step knows of the objective."""
         return Shape(self.strength, self.smoothness)
@@ -114,7 +109,6 @@ class Phase(ReleasedGradients):
 class AcceleratedERMParameters(Parameters):
     """Public numbers of one run."""
 
-    sampling: Sampling
     phases: tuple[Phase, ...]
     smoothing: float | None  # r
 
@@ -125,19 +119,15 @@ class AcceleratedERMParameters(Parameters):
         """
         task = gradients(problem, smoothing=None if self.smoothing is None else Convolution(self.smoothing, 0))
         for phase in self.phases:
-            often = participations(phase.rounds, phase.users, phase.cohort_size, self.sampling)
             test, step = phase.accounting.lottery, RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
-            yield Rounds(phase.rounds, phase.cohort_size, task, (RoundRelease(test, test.entry()), step), often=often)
+            made = RoundRelease(test, test.entry()), step
+            yield Rounds(phase.rounds, phase.cohort_size, task, made, often=phase.rounds)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Secret cohorts, unless everybody is asked or batches are public."""
-        secret = (Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS) if self.sampling == "without-replacement" else ()
+        """Secret cohorts, unless everybody is asked."""
+        drawn = any(phase.drawn for phase in self.phases)
+        secret = (Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS) if drawn else ()
         return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
-
-
-def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> int:
-    """Most cohorts of a phase that one user may be in."""
-    return math.ceil(rounds / (users // cohort)) if sampling == "public-schedule" else rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,14 +169,10 @@ class AcceleratedERMState:
     gradient: Vector  # the last released one
 
 
-class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
+class AcceleratedERM(InPhases[AcceleratedERMParameters]):
     """Algorithm object for a plan with AcceleratedERMParameters."""
 
     kind = AcceleratedERMParameters
-
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__(plan)
-        self._places = acsa.places([phase.stages for phase in self.parameters.phases])
 
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
@@ -195,30 +181,34 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
 
     def request(self, state: AcceleratedERMState, noise: NoiseSource) -> Question | None:
         """Average gradients of this round's cohort at md."""
-        if state.round == len(self._places):
+        if state.round == self._ends[-1]:
             return None
-        place, problem, r = self._places[state.round], self.plan.problem, self.parameters.smoothing
-        phase = self.parameters.phases[place.phase]
+        problem, r = self.plan.problem, self.parameters.smoothing
+        phase = self.parameters.phases[self.phase_index(state.round)]
         smoothing = None if r is None else Convolution(r, self.plan.seed)
         task = AverageGradient(
             self._middle(state, phase)[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing
         )
-        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling == "without-replacement"
-        return Question(state.round, cohort, task, planned=phase.cohort_size, drawn=drawn)
+        cohort = partition(seed=self.plan.seed, users=problem.users)[phase.first : phase.first + phase.users]
+        if phase.drawn:  # membership is secret: it is what amplification rests on
+            cohort = cohort[noise.stream("cohort", state.round).subset(phase.users, phase.cohort_size)]
+        return Question(state.round, cohort, task, planned=phase.cohort_size, drawn=phase.drawn)
 
     def update(self, state: AcceleratedERMState, answers: Answers, noise: NoiseSource) -> Update[AcceleratedERMState]:
         """One tested, noisy step of AC-SA."""
-        place = self._places[state.round]
-        phase = self.parameters.phases[place.phase]
+        index = self.phase_index(state.round)
+        phase = self.parameters.phases[index]
+        ends = self._ends[index] - phase.rounds + np.cumsum(phase.stages)  # of the phase's stages
         step = released_gradient(phase, answers, state.gradient, noise, state.round)
         after = replace(state, round=state.round + 1)
         if step.gradient is not None:
             after = self._step(after, step.gradient, phase)
-        if place.ends_stage:
+        if after.round in ends:
             after = replace(after, x=after.ag, steps=0)
-        if place.ends_phase:  # the next one has new users and a new centre
+        if after.round == self._ends[index]:  # the next phase has new users and a new centre
             after = replace(after, centre=after.ag)
-        public = {"phase": place.phase, "stage": place.stage, "released": step.gradient is not None}
+        stage = int(np.searchsorted(ends, state.round, side="right"))
+        public = {"phase": index, "stage": stage, "released": step.gradient is not None}
         return Update(after, step.entries, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
@@ -233,15 +223,3 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         whole = gradient + phase.regularisation * (md - state.centre)
         x, ag = acsa.step(state.x, state.ag, md, whole, t, phase.shape, self.plan.problem.domain)
         return replace(state, x=x, ag=ag, steps=t, gradient=gradient)
-
-    def _cohort(self, round_: int, place: acsa.Place, noise: NoiseSource) -> NDArray[np.int64]:
-        phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size
-        order = partition(seed=self.plan.seed, users=self.plan.problem.users)
-        users = order[phase.first : phase.first + phase.users]
-        if self.parameters.sampling == "everybody":
-            return users
-        if self.parameters.sampling == "public-schedule":
-            batch = place.in_phase % (phase.users // size)
-            return users[batch * size : (batch + 1) * size]
-        stream = noise.stream("cohort", round_)  # membership is secret: it is what amplification rests on
-        return users[stream.subset(phase.users, size)]

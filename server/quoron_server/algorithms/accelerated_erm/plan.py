@@ -10,7 +10,6 @@ Source: docs/privacy/accelerated-erm.md#e1 and accelerated-erm.md#e2.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -40,8 +39,6 @@ from quoron_server.algorithms.accelerated_erm.method import (
     AcceleratedERMParameters,
     Phase,
     ReleasedGradients,
-    Sampling,
-    participations,
 )
 from quoron_server.algorithms.averaged_sgd import ranking_mu
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
@@ -65,9 +62,6 @@ UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however ma
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
-
-# How cohorts are drawn that are not everybody.
-DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule"}
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
@@ -163,12 +157,6 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         known, least = self.problem.ridge, self.problem.beliefs.least_curvature or 0.0
         return (known, least) if self.curvature is not None and least > known else (known,)
 
-    def sampling(self, phase: Draft) -> Sampling:
-        """Return how the phase's cohorts are drawn."""
-        if phase.cohort == phase.users:
-            return "everybody"
-        return DRAWN[self.options.schedule]
-
     @property
     def radius(self) -> float:
         """τ: a public length within which nearly all pairs of honest users' gradients lie."""
@@ -189,16 +177,9 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
         cohorts = np.array([draft.cohort for draft in drafts])
         lost = np.array([self.forgiven(draft.cohort) for draft in drafts])
-        samplings = [self.sampling(draft) for draft in drafts]
-        often = [
-            participations(draft.rounds, draft.users, draft.cohort, sampling)
-            for draft, sampling in zip(drafts, samplings, strict=True)
-        ]
-        rates = [
-            sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
-            for draft, sampling in zip(drafts, samplings, strict=True)
-        ]
-        return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, often, lost)
+        rates = [sampling_rate(draft.users, draft.cohort) if draft.cohort < draft.users else 1.0 for draft in drafts]
+        rounds = [draft.rounds for draft in drafts]
+        return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, rounds, lost)
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
@@ -417,34 +398,24 @@ def verify(plan: RunPlan) -> None:
                 "smoothing exactly where the loss is not smooth",
                 (p.smoothing is None) == (plan.problem.smoothness is not None),
             ),
-            ("cohorts drawn in a way that is proved", p.sampling in ("everybody", *DRAWN.values())),
-            ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
             ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
         )
-        verify_privacy(plan, p.sampling, phase)
+        verify_privacy(plan, phase)
 
 
-def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) -> None:
-    """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
+def verify_privacy(plan: RunPlan, phase: ReleasedGradients) -> None:
+    """The account is about these users and rounds, its theorem accepts it, and noise with rounding is within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
     delta = search.left(plan, gaussians=phase.rounds * dimension, laplaces=phase.rounds + 1)
-    often = _recounted_participations(phase, sampling)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
-    population = phase.users if sampling == "without-replacement" else phase.cohort_size
-    if accounting.releases < often or accounting.users != population:
-        raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
+    if accounting.releases < phase.rounds or accounting.users != phase.users:
+        raise VerificationError(
+            f"Expected an account of {phase.rounds} releases from {phase.users} users: {accounting}."
+        )
     subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
     verify_scale(accounting, phase.noise_scale, phase.radius, dimension)
-
-
-def _recounted_participations(phase: ReleasedGradients, sampling: Sampling) -> int:
-    """How often the user is asked who is asked most: of batches on a public schedule by going through the rounds."""
-    if sampling != "public-schedule":
-        return phase.rounds
-    batches = phase.users // phase.cohort_size
-    return max(Counter(round_ % batches for round_ in range(phase.rounds)).values(), default=0)
 
 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
@@ -469,15 +440,13 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     radius = smoothed.radius
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
-        sampling = smoothed.sampling(draft)
         accounting = account(
             NAME,
             smoothed.problem,
             smoothed.privacy,
-            users=draft.users if sampling == "without-replacement" else draft.cohort,
+            users=draft.users,
             cohort=draft.cohort,
             rounds=draft.rounds,
-            often=participations(draft.rounds, draft.users, draft.cohort, sampling),
             forgiven=smoothed.forgiven(draft.cohort),
         )
         phase = Phase(
@@ -494,9 +463,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         )
         phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, smoothed.problem, phase)))
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
-    sampling = smoothed.sampling(family.drafts[0])
-    numbers = AcceleratedERMParameters(sampling, tuple(phases), smoothed.smoothing)
-    return Chosen(numbers, risk)
+    return Chosen(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
 
 
 def _worth(problem: Problem) -> float:
@@ -527,10 +494,9 @@ def account(
     users: int,
     cohort: int,
     rounds: int,
-    often: int,
     forgiven: int,
 ) -> SubsampledLottery:
-    """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
+    """The mechanism of `rounds` gradients of `cohort` of `users` with its exact account.
 
     Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
     """
@@ -541,7 +507,7 @@ def account(
         math.nextafter(left, -1.0),
         users=users,
         cohort_size=cohort,
-        releases=often,
+        releases=rounds,
         forgiven=forgiven,
     )
 

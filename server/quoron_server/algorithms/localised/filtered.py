@@ -11,21 +11,20 @@ releases, explicit constants. As printed: `printed.ghazi.Filter`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust.filter import concentration
 from quoron_privacy.robust.filter import outlier_filter as theorem
-from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, score_error, score_summary
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error, score_summary
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_server.algorithms import search
@@ -41,21 +40,17 @@ from quoron_server.algorithms.info import (
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plan import (
     FAILURE,
-    Geometry,
     Schedule,
     SizedOptions,
-    against_mean,
     behind_filter,
     best_schedule,
     cohorts,
-    coordinatewise,
     release_scale,
     require_of_phases,
 )
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -78,15 +73,10 @@ class FilteredParameters(LocalisedParameters):
     temperature: float  # τ, an inverse length
     distance: float  # d: how far apart ordinary users' average gradients are taken to lie
     filter: FilterParameters
-    norm: Norm = "l2"  # of τ and d
 
     def mechanism(self, phase: Phase) -> object:
         """Return the filter, which every phase has."""
         return self.filter
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,6 @@ class FilterOptions(SizedOptions):
     """Planning options."""
 
     distance: float | None = None  # typical distance of users' average gradients, from public knowledge
-    norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +97,14 @@ class _Inputs(PlanInputs[FilterOptions]):
         slack = sampler_slack(problem)
         return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
+    @property
+    def distance(self) -> float:
+        """d."""
+        return self.options.distance or user_distance(self.problem)
+
     def smallest(self, eta_beta: float) -> int:
         """Return the least cohort that has a filter at such steps."""
         return theorem.smallest_cohort(self.privacy.epsilon, self.privacy.delta, eta_beta)
-
-
-def geometries(problem: Problem, options: FilterOptions) -> list[Geometry]:
-    """The norms that are asked for, or all whose conditions hold. Raises Infeasible for `linf` where they do not."""
-    if options.norm == "linf":
-        return [coordinatewise(NAME, problem, options.distance)]
-    found = [Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0)]
-    if options.norm is None and options.distance is None:  # a distance that is given is one of ℓ2
-        with suppress(Infeasible):
-            found.append(coordinatewise(NAME, problem))
-    return found
 
 
 def user_distance(problem: Problem) -> float:
@@ -156,22 +139,6 @@ def sampler_slack(problem: Problem) -> float:
     Of the hidden cutoff it is its centre · 2⁻⁹⁵ (`HiddenCutoff`), and a centre is smaller than a cohort.
     """
     return total_variation(gaussians=problem.dimension, laplaces=problem.users) + problem.users * 2.0**-95
-
-
-def remarks(plan: RunPlan) -> tuple[str, ...]:
-    """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
-    p = plan.parameters_of(FilteredParameters)
-    if not isinstance(plan.problem.domain, Box):
-        return ()
-    said = against_mean(plan)
-    both = geometries(plan.problem, FilterOptions())
-    if len(both) == 1:
-        return said
-    here, there = both[:: -1 if p.norm == "linf" else 1]
-    if not math.isclose(p.distance, here.distance, rel_tol=1e-9):
-        return said
-    times = f"{there.length / here.length:.3g} times the noise"
-    return (*said, f"Distances are measured in {p.norm}: in {there.norm} the same filter would have {times}.")
 
 
 def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
@@ -226,7 +193,7 @@ def _beyond(ratios: Vector) -> Vector:
 
 
 def _missing(inputs: _Inputs) -> Infeasible:
-    problem, options, beta = inputs.problem, inputs.options, geometries(inputs.problem, inputs.options)[0].beta
+    problem, options, beta = inputs.problem, inputs.options, inputs.problem.beta or 0.0
     edge = inputs.smallest(min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0)
     if options.cohort_size and options.cohort_size < edge:
         return Infeasible(
@@ -261,14 +228,8 @@ class OutlierFilter(LocalisedSGD[FilteredParameters]):
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the mean of the kept users; a user without an answer is isolated and counts as filtered."""
         limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
-        decided = concentration.decide(
-            answers.values,
-            answers.answered,
-            self.parameters.temperature,
-            limits,
-            step=self.test.grid,
-            norm=self.parameters.norm,
-        )
+        tau, step = self.parameters.temperature, self.test.grid
+        decided = concentration.decide(answers.values, answers.answered, tau, limits, step=step)
         filtered = len(decided.kept) - int(decided.kept.sum())
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)
@@ -281,7 +242,7 @@ class OutlierFilter(LocalisedSGD[FilteredParameters]):
 
 def _check(inputs: _Inputs) -> None:
     """Raise Infeasible for losses that are not convex and smooth, and where the accountant has no table or no δ."""
-    search.check_smooth(inputs)
+    search.require_smooth(NAME, inputs.problem)
     epsilon = inputs.privacy.epsilon
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)
@@ -292,36 +253,32 @@ def _check(inputs: _Inputs) -> None:
         raise Infeasible(NAME, f"the noise of n={users:,} decisions is not exact enough for delta", needs)
 
 
-def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[Schedule, Geometry]]]:
-    """Yield the least risk in every norm, by curves that are calibrated at a few points and interpolated."""
-    problem, options = inputs.problem, inputs.options
+def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
+    """Return the least risk, by curves that are calibrated at a few points and interpolated."""
+    problem, options, beta = inputs.problem, inputs.options, inputs.problem.beta or 0.0
     grid, least = round_grid(4096, smallest=FEWEST_ROUNDS), math.ceil(RATIOS[0] * inputs.smallest(EDGES[0]))
     tried = cohorts(inputs, grid, least=least, most=LARGEST_COHORT)  # as far as scores can be added up exactly
     if not tried:
-        return
+        return []
     edge_for = _edge_curve(inputs.smallest)
-    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
+    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if beta else 0.0  # of `step_grid`
     noise = _noise_curve(inputs.smallest, inputs.calibrate, problem.dimension, longest)
-    for geometry in geometries(problem, options):
 
-        def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
-            steep = first_steps * geometry.beta
-            edges = edge_for(steep)
-            near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
-            possible = (sizes >= edges) & (steep <= 2)
-            return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
+    def scale(sizes: Vector, first_steps: Vector) -> Vector:
+        steep = first_steps * beta
+        edges = edge_for(steep)
+        near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
+        possible = (sizes >= edges) & (steep <= 2)
+        return np.where(possible, inputs.distance * noise(sizes, near) / sizes, np.inf)
 
-        for found in best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size):
-            if math.isfinite(found.risk):
-                yield Candidate(found.risk, found.price, (found.of, geometry))
+    found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
+    return [each for each in found if math.isfinite(each.risk)]
 
 
-def _chosen(inputs: _Inputs, found: Candidate[tuple[Schedule, Geometry]]) -> Chosen:
-    schedule, geometry = found.of
-    filter_ = inputs.calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
-    return behind_filter(
-        FilteredParameters, inputs.problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm
-    )
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+    schedule, beta = found.of, inputs.problem.beta or 0.0
+    filter_ = inputs.calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
+    return behind_filter(FilteredParameters, inputs.problem, schedule, filter_, inputs.distance, filter=filter_)
 
 
 def verify(plan: RunPlan) -> None:
@@ -329,7 +286,7 @@ def verify(plan: RunPlan) -> None:
     p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - 2 * p.filter.cutoff_centre + 2  # N + 1
     grid = p.filter.laplace_scale * 2.0**-20
-    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, weight, grid)
+    require_of_phases(plan, p.filter, plan.problem.beta or 0.0, p.distance, p.temperature, weight, grid)
     users = plan.problem.users
     slack = search.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
@@ -354,5 +311,5 @@ INFO = AlgorithmInfo(
     maker=OutlierFilter,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(removes_outliers=True, remarks=remarks),
+    choosing=Choosing(removes_outliers=True),
 )

@@ -17,8 +17,9 @@ from functools import cache
 import numpy as np
 
 from quoron_client.protocol.questions import Answers
+from quoron_privacy.accounts import gdp
 from quoron_privacy.arrays import Vector
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
@@ -38,14 +39,12 @@ from quoron_server.algorithms.localised.method import (
     Phase,
 )
 from quoron_server.algorithms.localised.plan import (
-    Geometry,
+    FAILURE,
     Schedule,
     SizedOptions,
-    against_mean,
     behind_filter,
     best_schedule,
     cohorts,
-    coordinatewise,
     require_of_phases,
 )
 from quoron_server.algorithms.printed import ghazi
@@ -119,9 +118,14 @@ class _Inputs(PlanInputs[MedianOptions]):
     """What a plan is made from."""
 
     @property
-    def geometry(self) -> Geometry:
-        """ℓ∞; Infeasible off a box and without dominance."""
-        return coordinatewise(NAME, self.problem, self.options.distance)
+    def beta(self) -> float:
+        """β∞, as a map of ℓ∞ into itself."""
+        return self.problem.coordinate_beta or 0.0
+
+    @property
+    def distance(self) -> float:
+        """d∞."""
+        return self.options.distance or coordinate_distance(self.problem)
 
     def calibrate(self, size: int, eta_beta: float) -> theorem.MedianParameters:
         """Return the median and test of cohorts of this size at steps up to this one; Infeasible."""
@@ -131,14 +135,44 @@ class _Inputs(PlanInputs[MedianOptions]):
             privacy.delta,
             size,
             eta_beta,
-            clip_bound(problem) / self.geometry.distance,
+            clip_bound(problem) / self.distance,
             score_error=rounding(size, problem.dimension),
             delta_slack=sampler_slack(problem, privacy),
         )
 
 
+def coordinate_distance(problem: Problem) -> float:
+    """d∞ such that all ordinary users lie within it of one another, but for a chance of FAILURE: utility only.
+
+    Hoeffding's inequality for every coordinate of every user: |q_j - E q_j| <= G∞ √(2 ln(2dn/FAILURE)/m).
+    """
+    likely = math.log(2 * problem.dimension * problem.users / FAILURE)
+    items = problem.coordinate_bound * math.sqrt(2 * likely / problem.items_per_user)
+    return 2 * min(items + problem.beliefs.heterogeneity, problem.coordinate_bound)
+
+
+def against_mean(plan: RunPlan) -> tuple[str, ...]:
+    """The first release's noise beside that of a plain mean of the same cohorts and steps, and where they would meet.
+
+    The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
+    """
+    p, promise, items = plan.parameters_of(CoordinateMedianParameters), plan.guarantee, plan.problem.items_per_user
+    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
+    times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
+    said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
+    return (
+        f"{said}; the two meet at about m = {max(1.0, items * times**2):.2g} items a user, and m = {items:,} here.",
+    )
+
+
+def _check(inputs: _Inputs) -> None:
+    """Raise Infeasible for losses that are not convex and smooth, off a box and without dominance."""
+    search.require_smooth(NAME, inputs.problem)
+    search.require_box(NAME, inputs.problem)
+
+
 def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
-    problem, options, geometry = inputs.problem, inputs.options, inputs.geometry
+    problem, options, length = inputs.problem, inputs.options, inputs.distance * math.sqrt(inputs.problem.dimension)
 
     @cache
     def factor(size: int, eta_beta: float) -> float:
@@ -148,32 +182,33 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
             return math.inf
 
     def scale(sizes: Vector, first_steps: Vector) -> Vector:
-        steep = first_steps * geometry.beta
-        pairs = zip(sizes, steep, strict=True)
-        return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
+        pairs = zip(sizes, first_steps * inputs.beta, strict=True)
+        return length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
 
-    sizes = cohorts(
-        inputs, round_grid(MOST_COHORTS if geometry.beta else MOST_FLAT_COHORTS), least=3, most=LARGEST_COHORT
-    )
-    fixed, steps = options.step_size, _steps(geometry)
+    most = MOST_COHORTS if inputs.beta else MOST_FLAT_COHORTS
+    sizes = cohorts(inputs, round_grid(most), least=3, most=LARGEST_COHORT)
+    fixed, steps = options.step_size, _steps(inputs.beta)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
     return [each for each in found if math.isfinite(each.risk)]
 
 
 def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
-    problem, geometry, schedule = inputs.problem, inputs.geometry, found.of
-    median = inputs.calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
-    bound = clip_bound(problem)
-    return behind_filter(
-        CoordinateMedianParameters, problem, schedule, median, geometry, clip_bound=bound, median=median
-    )
+    problem, schedule, root = inputs.problem, found.of, math.sqrt(inputs.problem.dimension)
+    median = inputs.calibrate(schedule.cohort_size, schedule.largest_step * inputs.beta)
+    own = {"clip_bound": clip_bound(problem), "median": median}
+    return behind_filter(CoordinateMedianParameters, problem, schedule, median, inputs.distance, root, **own)
 
 
 def verify(plan: RunPlan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
-    require_of_phases(plan, median, "linf", p.distance, p.temperature, 1.0, p.cohort_size * 2.0**-50)
+    try:
+        search.require_box(NAME, problem)
+    except Infeasible as error:
+        raise VerificationError(f"Expected a problem for {NAME}, got one that is not: {error}") from error
+    beta, rounded, root = problem.coordinate_beta or 0.0, p.cohort_size * 2.0**-50, math.sqrt(problem.dimension)
+    require_of_phases(plan, median, beta, p.distance, p.temperature, 1.0, rounded, root)
     search.require(
         NAME,
         ("clip = temperature * clip_bound", median.clip >= p.temperature * p.clip_bound * (1 - 1e-12), median.clip),
@@ -200,11 +235,11 @@ def sampler_slack(problem: Problem, privacy: Privacy) -> float:
     return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
 
 
-def _steps(geometry: Geometry) -> list[float] | None:
+def _steps(beta: float) -> list[float] | None:
     """Steps from ηβ∞ = 10⁻⁵ to 2: the score's sensitivity grows as ηβ∞B, so most plans need short ones."""
-    if not geometry.beta:
+    if not beta:
         return None
-    return [float(product / geometry.beta) for product in np.geomspace(1e-5, 2.0, 23)]
+    return [float(product / beta) for product in np.geomspace(1e-5, 2.0, 23)]
 
 
 def _missing(inputs: _Inputs) -> Infeasible:
@@ -232,7 +267,7 @@ INFO = AlgorithmInfo(
     ),
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
-    planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing, inputs=_Inputs),
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, inputs=_Inputs),
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
     maker=CoordinateMedian,

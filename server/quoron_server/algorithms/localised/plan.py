@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, sensitivity_recount
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
@@ -25,7 +25,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.coordinate_median import MedianParameters
-from quoron_privacy.robust.filter.concentration import Norm, recounted_error
+from quoron_privacy.robust.filter.concentration import recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
@@ -77,11 +77,6 @@ class Schedule:
 
     cohort_size: int  # B
     phases: tuple[PhaseModel, ...]
-
-    def scaled(self, scale: Callable[[float], float]) -> "Schedule":
-        """Return the same with releases of `scale(step size)` in every phase."""
-        phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)
-        return replace(self, phases=phases)
 
     @property
     def largest_step(self) -> float:
@@ -257,59 +252,6 @@ def require_contraction(plan: RunPlan) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """A norm, and a problem's public numbers in it.
-
-    ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant,
-    with row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users'
-    gradients move, and steps and projections that bring no two points farther apart; all hold in both
-    (docs/privacy/linf-filter.md#lf4).
-    """
-
-    norm: Norm
-    beta: float  # of every user's average gradient, as a map of this norm into itself
-    distance: float  # d: ordinary users' average gradients lie so far apart, in this norm; utility only
-    stretch: float  # the largest ℓ2 length of a vector of length 1
-
-    @property
-    def length(self) -> float:
-        """The ℓ2 length that noise is scaled to."""
-        return self.distance * self.stretch
-
-
-def coordinatewise(name: str, problem: Problem, distance: float | None = None) -> Geometry:
-    """ℓ∞, with the distance that is given or proved. Raises Infeasible where its conditions are not certain."""
-    search.require_box(name, problem)
-    beta = problem.coordinate_beta
-    assert beta is not None
-    return Geometry("linf", beta, distance or coordinate_distance(problem), math.sqrt(problem.dimension))
-
-
-def coordinate_distance(problem: Problem) -> float:
-    """d∞ such that all ordinary users lie within it of one another, but for a chance of FAILURE: utility only.
-
-    Hoeffding's inequality for every coordinate of every user: |q_j - E q_j| <= G∞ √(2 ln(2dn/FAILURE)/m).
-    """
-    likely = math.log(2 * problem.dimension * problem.users / FAILURE)
-    items = problem.coordinate_bound * math.sqrt(2 * likely / problem.items_per_user)
-    return 2 * min(items + problem.beliefs.heterogeneity, problem.coordinate_bound)
-
-
-def against_mean(plan: RunPlan) -> tuple[str, ...]:
-    """The first release's noise beside that of a plain mean of the same cohorts and steps, and where they would meet.
-
-    The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
-    """
-    p, promise, items = plan.parameters_of(ContractingPhases), plan.guarantee, plan.problem.items_per_user
-    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
-    times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
-    said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
-    return (
-        f"{said}; the two meet at about m = {max(1.0, items * times**2):.2g} items a user, and m = {items:,} here.",
-    )
-
-
 def release_scale(filter_: Filter, step: float, length: float, dimension: int) -> float:
     """σ of one phase's release: the theorem's, with room for the release's grid and the iterates' rounding."""
     return filter_.noise_scale(step, length) * (1 + 1e-6 * math.sqrt(dimension))
@@ -320,17 +262,25 @@ def behind_filter(
     problem: Problem,
     schedule: Schedule,
     filter_: Filter,
-    geometry: Geometry,
+    distance: float,
+    stretch: float = 1.0,
     **own: Any,
 ) -> Chosen:
-    """Return a schedule with the filter's noise, as `kind` of parameters, `own` ones too."""
-    length = geometry.length
-    schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
+    """Return a schedule with the filter's noise, as `kind` of parameters, `own` ones too.
+
+    Ordinary users' average gradients lie within `distance` of one another, in a norm in which a vector of length 1 is
+    at most `stretch` long in ℓ2.
+    """
+    length, d = distance * stretch, problem.dimension
+    phases = tuple(
+        replace(phase, release_scale=release_scale(filter_, phase.step_size, length, d)) for phase in schedule.phases
+    )
+    schedule = replace(schedule, phases=phases)
     numbers = kind(
         cohort_size=schedule.cohort_size,
         phases=as_phases(schedule, filter_.sensitivity(1.0, length)),
-        temperature=filter_.temperature(geometry.distance),
-        distance=geometry.distance,
+        temperature=filter_.temperature(distance),
+        distance=distance,
         **own,
     )
     return Chosen(numbers, float(excess_risks(problem, schedule.phases)))
@@ -339,44 +289,38 @@ def behind_filter(
 def require_of_phases(
     plan: RunPlan,
     filter_: Filter,
-    norm: str,
+    beta: float,
     distance: float,
     temperature: float,
     weight: float,
     rounding: float = 0.0,
+    stretch: float = 1.0,
 ) -> None:
     """Check what the theorems about filters and tests need of the phases; VerificationError names what fails.
 
-    `distance` and `temperature` are the plan's, in its `norm`. The σ is that of s where an estimate has total weight
-    `weight` at least, or 1 where the theorem has none. A score is off by `rounding`, beside the arithmetic of κ.
+    `distance` and `temperature` are the plan's, and β that of the problem, in the norm of `behind_filter`. The σ is
+    that of s where an estimate has total weight `weight` at least, or 1 where the theorem has none. A score is off by
+    `rounding`, beside the arithmetic of κ.
     """
     search.require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
-    p, geometry = plan.parameters_of(ContractingPhases), _measured_in(plan, norm, distance)
-    dimension = plan.problem.dimension
+    p, dimension = plan.parameters_of(ContractingPhases), plan.problem.dimension
     error = recounted_error(p.cohort_size, dimension) + rounding
-    length = distance * math.sqrt(dimension) if norm == "linf" else distance  # in ℓ2
-    scale = filter_.noise_multiplier * length / (filter_.theta * weight)  # of a step of 1, and room for two grids
+    scale = filter_.noise_multiplier * distance * stretch / (filter_.theta * weight)  # of a step of 1; two grids:
     scale += scale * 0.999e-6 * math.sqrt(dimension)
     search.require_of(
         plan.algorithm,
         p,
-        ("norm = l2 or linf", norm == geometry.norm),
         ("the filter's cohort_size = cohort_size", filter_.cohort_size == p.cohort_size),
         ("temperature = theta / distance", math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12)),
-        ("eta_beta >= step_size * smoothness", all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases)),
+        ("eta_beta >= step_size * smoothness", all(f.step_size * beta <= filter_.eta_beta for f in p.phases)),
         (f"score_error >= {error}, that of rounding", filter_.score_error >= error),
         ("release_scale = noise_scale of the theorem", all(f.release_scale >= f.step_size * scale for f in p.phases)),
     )
 
 
-def _measured_in(plan: RunPlan, norm: str, distance: float) -> Geometry:
-    if norm == "l2":
-        return Geometry("l2", plan.problem.beta or 0.0, distance, 1.0)
-    try:
-        return coordinatewise(plan.algorithm, plan.problem, distance)
-    except Infeasible as error:
-        raise VerificationError(f"Expected a problem for norm=linf, got one that is not: {error}") from error
+def _check(inputs: PlanInputs[SizedOptions]) -> None:
+    search.require_smooth(NAME, inputs.problem)
 
 
 def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
@@ -451,7 +395,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing),
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing),
     verifier=verify,
     maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),

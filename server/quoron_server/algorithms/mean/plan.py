@@ -36,7 +36,7 @@ from quoron_server.algorithms.info import (
 from quoron_server.algorithms.mean.method import MeanSGD, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.noisy.method import Sampling
-from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
+from quoron_server.algorithms.noisy.plan import DRAWS, count_room, with_count
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
@@ -150,7 +150,8 @@ def _check(inputs: _Inputs) -> None:
     if zero_out and inputs.ranged:
         raise Infeasible(NAME, "nothing is proved of a private range under zero-out", "privacy.adjacency=replace-one")
     if isinstance(options, RecentredSGDOptions):
-        search.require_choice(options, sampling=("auto", "coins", "uniform"))
+        if options.sampling not in ("auto", "coins", "uniform"):
+            raise ConfigError(f"Expected algorithm.options.sampling in auto, coins, uniform, got {options.sampling!r}.")
         if zero_out and options.sampling == "uniform":
             raise ConfigError(
                 f"Expected privacy.adjacency=replace-one with cohorts of a fixed size, got {options} under zero-out: "
@@ -358,7 +359,9 @@ RECENTRED_INFO = AlgorithmInfo(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
-    promises=Promises(THEOREM, pairs, COUNTING, moves, adjacency=("replace-one", "zero-out"), one_server=None),
+    promises=Promises(
+        THEOREM, pairs, count_room, with_count, moves, adjacency=("replace-one", "zero-out"), one_server=None
+    ),
     options=RecentredSGDOptions,
     parameters=MeanSGDParameters,
     planner=_PLANNER,

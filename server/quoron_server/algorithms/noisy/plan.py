@@ -40,7 +40,6 @@ from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
     Chosen,
-    Counting,
     Factor,
     NoBlackBoxes,
     Promises,
@@ -126,7 +125,7 @@ def pairs_of_rounds(
     return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
 
 
-def room_for_counts(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
+def count_room(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
     """Return the μ of a count within (ε, δ) in each round by coins, by the first account; 0 for other cohorts."""
     adaptive = isinstance(p, NoisySGDParameters) and p.adaptive is not None
     left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=p.rounds * drawn(problem, adaptive))
@@ -145,9 +144,6 @@ def with_count(p: Any, mu: float) -> Any:
         return None
     scale = noise.sensitivity / math.hypot(noise.sensitivity / noise.scale, mu)
     return replace(p, noise_scale=scale, round_mu=math.hypot(p.round_mu, mu) * (1 + 1e-8))
-
-
-COUNTING = Counting(room_for_counts, with_count)
 
 
 def require_clip(
@@ -445,7 +441,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         name=name,
         summary=summary,
         origin=origin,
-        promises=Promises(SUBSAMPLING, pairs, COUNTING, moves, adjacency=tuple(schemes), one_server=None),
+        promises=Promises(SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None),
         options=DPSGDOptions,
         planner=Planner(name, _check, partial(_several, schemes), partial(_chosen_several, schemes)),
         verifier=partial(_verify, schemes),

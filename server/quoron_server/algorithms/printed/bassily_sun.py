@@ -26,13 +26,12 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
-from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.local_reports import RangeReports, VectorReports, public_coordinates, vector_scale
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
@@ -298,6 +297,40 @@ CENTRAL = Printed(
 
 
 @dataclass(frozen=True, slots=True)
+class RangeReports:
+    """What each client adds to a range report, as the coordinator knows it."""
+
+    epsilon: float  # ε₁
+    bins: int
+
+    def entry(self) -> Release:
+        """Return the ledger entry of one interaction's reports."""
+        return Release("range-reports", {"epsilon": self.epsilon, "bins": self.bins})
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReports:
+    """What each client adds to a vector report for a radius of 1, as the coordinator knows it."""
+
+    epsilon: float
+    delta: float
+    scale: float  # σ per coordinate, as clients compute it
+
+    def entry(self) -> Release:
+        """Return the ledger entry of one interaction's reports."""
+        return Release(
+            "vector-reports", {"epsilon": self.epsilon, "delta": self.delta, "radius": 1.0, "scale": self.scale}
+        )
+
+
+def vector_scale(epsilon: float, delta: float, dimension: int) -> float:
+    """σ of a vector report for a radius of 1."""
+    kept = delta * (1 - 1e-9)  # clients keep as much for their own arithmetic
+    mu = gdp.mu_for(epsilon, kept, gaussians=dimension)
+    return GaussianNoise.for_mu(sensitivity=2.0, mu=mu, dimension=dimension).scale
+
+
+@dataclass(frozen=True, slots=True)
 class LocalOptions:
     """What the paper leaves open of Algorithm 5."""
 
@@ -519,8 +552,9 @@ class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
         return middle
 
     def _groups(self, step: int) -> NDArray[np.int64]:
-        """Return Algorithm 3, line 2: which rotated coordinate each user of a step reports."""
-        return public_coordinates(self.plan.seed, step, self.parameters.users_a_step, self.plan.problem.dimension)
+        """Return Algorithm 3, line 2: which rotated coordinate each user of a step reports. Public."""
+        stream = SeededNoise(self.plan.seed).stream("public coordinates", step)
+        return local.assign_coordinates(self.parameters.users_a_step, self.plan.problem.dimension, stream)
 
 
 LOCAL = Printed(

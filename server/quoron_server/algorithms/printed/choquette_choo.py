@@ -17,9 +17,8 @@ docs/papers/choquette_choo.md.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -43,8 +42,6 @@ from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 NAME, THEOREM = "accelerated-srgd", "docs/privacy/srgd.md#sp1"
 LOUD = 0.01  # of δ, for noise so loud that an answer could be longer than srgd#sp1 takes it to be
-Logarithm = Literal["natural", "binary"]
-LOG: dict[str, Callable[[float], float]] = {"natural": math.log, "binary": math.log2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,6 @@ class PrintedSRGDOptions:
     smoothness_ratio: float | None = None  # c_M of Theorem 14, "some constant" with M <= c_M L/R; None: max(1, MR/L)
     batch_size: int | None = None  # B <= √n of Theorem 14; None: its last display
     polylog: float = 1.0  # polylog(n/B, 1/δ) of that B
-    size_logarithm: Logarithm = "natural"  # the log beside ln in c_DP
-    noise_logarithm: Logarithm = "binary"  # the log T of Corollaries 9 and 13: levels of Lemma 8's tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +140,14 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
 def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Chosen:
     """Sizes and noise of equation (19) and Corollary 9, or of Theorem 14. Infeasible where T steps cannot be taken."""
     search.require_options(options, "smoothness_ratio", "batch_size", "polylog")
-    search.require_choice(options, size_logarithm=tuple(LOG), noise_logarithm=tuple(LOG))
-    sizes = (_realizable if options.realizable else _theorem_14)(problem, privacy, options)
-    logs = LOG[options.noise_logarithm](sizes.rounds) * math.log(2.5 / privacy.delta)
+    sizes = _realizable(problem, privacy) if options.realizable else _theorem_14(problem, privacy, options)
+    logs = math.log2(sizes.rounds) * math.log(2.5 / privacy.delta)
     numbers = PrintedSRGD(
         privacy.epsilon,
         privacy.delta,
         filled_in=(
             sizes.filled_in,
-            f"log T in σ is the {options.noise_logarithm} one",
+            "log T in σ is the binary one, of levels of the tree of Lemma 8",
             "T and B are rounded to integers with TB <= n, and R is the radius of the domain",
         ),
         void=(),
@@ -178,12 +172,12 @@ class _Sizes:
     filled_in: str
 
 
-def _realizable(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> _Sizes:
+def _realizable(problem: Problem, privacy: Privacy) -> _Sizes:
     """Equation (19) and Corollary 9."""
     n, lipschitz, delta = problem.users, problem.lipschitz, privacy.delta
 
     def c_dp(users: int) -> float:
-        logs = math.pow(LOG[options.size_logarithm](users), 1.5) * math.sqrt(math.log(2 * users / delta))
+        logs = math.pow(math.log(users), 1.5) * math.sqrt(math.log(2 * users / delta))
         return 4 * math.sqrt(2) * logs * math.log(2.5 / delta)
 
     def steps(users: int) -> int:
@@ -201,9 +195,7 @@ def _realizable(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
         raise Infeasible.too_few(NAME, condition, least)
     wide = max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n)))
     beta = c_dp(n) ** 2 * lipschitz * wide / problem.radius
-    return _Sizes(
-        rounds, n // rounds, beta, c_dp(n) * lipschitz, 1.0, f"log in c_DP is the {options.size_logarithm} one"
-    )
+    return _Sizes(rounds, n // rounds, beta, c_dp(n) * lipschitz, 1.0, "log in c_DP is the natural one")
 
 
 def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> _Sizes:

@@ -236,7 +236,6 @@ class MediansOpen:
     release_constant: Constant = 1.0  # in σ_s = O(·); "proof": what Lemmas 32, 33 and 36 ask for
     temperature_constant: float = 1.0  # in τ = O(G log(nmd) / √m)
     temperature: Literal["printed", "reciprocal"] = "printed"  # τ as printed is a length, and used as an inverse length
-    trim_rate: float | None = None  # of the robust statistic, the share trimmed on either side; None: the median
     cohort_size: int | None = None  # B; None: as printed
 
 
@@ -359,7 +358,6 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     search.require_smooth(MEDIAN, problem)
     search.require_box(MEDIAN, problem)
     search.require_options(options, "release_constant", "temperature_constant")
-    search.require_options(options, "trim_rate", most=0.5)
     search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     assert isinstance(problem.domain, Box)
     epsilon, delta = privacy.epsilon, privacy.delta
@@ -374,14 +372,12 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     printed = bound * math.sqrt(d * (epsilon + log_delta) * log_d) / (math.sqrt(m) * epsilon)
     proof = _lemma_3(shift, epsilon / 2, delta / (2 * math.exp(epsilon)))
     constant = proof / printed if options.release_constant == "proof" else options.release_constant
-    trim = median_trim(size) if options.trim_rate is None else max(1, math.floor(options.trim_rate * size))
     rounds = n // (2 * size)  # T, of the first phase
-    statistic = "median" if options.trim_rate is None else f"mean without {trim:,} answers on either side"
     filled = (
         *FILLED_IN,
         *_chosen(options, constant, "Lemmas 32, 33 and 36"),
         f"{options.temperature_constant:g} in τ = O(·)",
-        f"the robust statistic of Algorithm 7 is the coordinatewise {statistic}, and its Y is that statistic",
+        "the robust statistic of Algorithm 7 is the coordinatewise median, and its Y is that statistic",
         "T in v is that of the first phase",
         "users who do not answer count as zero in estimates and as isolated in scores",
         *(("τ is the reciprocal of what is printed",) if options.temperature == "reciprocal" else ()),
@@ -394,7 +390,7 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
         cohort_size=size,
         temperature=temperature,
         phases=_schedule(problem, size, step, constant * printed, shift),
-        trim=trim,
+        trim=median_trim(size),
         clip_bound=bound * (1 + 1e-6),  # room for rounding: nothing that Assumption 21 allows is touched
         threshold=0.9 * size + 2 * math.log(rounds / delta) / epsilon,
         threshold_scale=4 / epsilon,
@@ -413,11 +409,6 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
         (size >= 100 * math.log(rounds / delta) / epsilon, f"Lemma 34 needs B ≥ 100 log(T/δ)/ε, and B = {size:,}."),
         (epsilon <= 2, f"Proposition 16 is used at ε/2 and needs it to be at most 1: ε/2 = {epsilon / 2:g}."),
         (False, "Lemma 34 is about fewer than B/3 good users, and Lemma 36 uses it where fewer than 2B/3 are."),
-        (
-            trim == median_trim(size),
-            "Assumption 28 asks that more than B/2 answers that lie together hold the statistic: of trimmed means only "
-            "the median has that.",
-        ),
         (beta <= gentle, f"Appendix C.2 assumes β ≤ {gentle:,.4g}, and β = {beta:,.4g}."),
         (steep <= 2, f"Lemma 27 needs ηβ ≤ 2 for steps to contract, and ηβ = {steep:,.4g}."),
         (6 * steep * size <= 1, f"Lemma 35 needs 6βηB ≤ 1 for its queries, and 6βηB = {6 * steep * size:,.4g}."),

@@ -29,7 +29,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy_iterates import (
@@ -41,7 +41,7 @@ from quoron_server.algorithms.printed.lowy_iterates import (
 )
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
+from quoron_server.plan import MOST_ROUNDS, Privacy
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -58,8 +58,6 @@ class PrintedERMOptions:
     growth: float | None = None  # p; None: the least of Theorem C.3, 3q + 2.5 + log_n √m
     radius_factor: float = 1.0  # c in τ = c L log(ndm) / √m, printed O(.)
     rounds_factor: float = 1.0  # c in T_i = c (1 + √(β/λ_i)) log(ndm), printed Θ̃(.)
-    stages: int = 1  # of AC-SA in a phase: one in Algorithm 2; Remark C.5 wants several
-    one_threshold: bool = False  # ξ_i once a phase, as the proof has it, and not in every step, as line 4 has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +98,11 @@ class PrintedPhase:
     first: int  # its users hold the slots first .. first + users - 1
     users: int  # n_i
     draws: int  # K_i, with replacement
-    stages: tuple[int, ...]  # of T_i steps in all
+    rounds: int  # T_i
     regularisation: float  # λ_i
     smoothness: float  # β + λ_i
     test: AboveThreshold  # of scores, which count pairs within 2τ
     noise: GaussianNoise  # σ_i
-
-    @property
-    def rounds(self) -> int:
-        """T_i."""
-        return sum(self.stages)
 
     @property
     def shape(self) -> acsa.Shape:
@@ -123,7 +116,6 @@ class PrintedERMParameters(PrintedParameters, Parameters):
 
     rests_on = Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
     radius: float  # τ
-    one_threshold: bool
     smoothing: float | None  # r
     phases: tuple[PrintedPhase, ...]
 
@@ -142,7 +134,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
     """Return every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
     search.require_options(options, "shrink", most=2.0)
     search.require_options(options, "growth", most=10.0)
-    search.require_options(options, "radius_factor", "rounds_factor", "stages", most=1e6)
+    search.require_options(options, "radius_factor", "rounds_factor", most=1e6)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     lipschitz, width, q, last = problem.lipschitz, diameter(problem), options.shrink, phases_of(n)  # L, R, q, l
@@ -179,7 +171,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
                 first=sum(phase.users for phase in phases),
                 users=users,
                 draws=draws,
-                stages=acsa.stage_lengths(steps, min(options.stages, steps), 1.0),
+                rounds=steps,
                 regularisation=pull,
                 smoothness=beta + pull,
                 test=AboveThreshold(draws, 4 * draws / 5, 8 / epsilon, 16 / epsilon),  # Algorithm 2, lines 4 and 6
@@ -195,7 +187,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
             f"p = {p:.4g}",
             f"τ = {options.radius_factor:g} L log(ndm)/√m",
             f"T_i = {options.rounds_factor:g} (1 + √(β/λ_i)) log(ndm), rounded up",
-            f"stages of AC-SA in a phase: {options.stages}",
+            "one stage of AC-SA in a phase",
             "α = 2/(t+1) and γ = 4(β + λ_i)/(t(t+1)) in step t of AC-SA",
             "x_i is the aggregate point of AC-SA",
             "K_i rounded up, n_i rounded down",
@@ -206,7 +198,6 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
         ),
         void=(),
         radius=tau,
-        one_threshold=options.one_threshold,
         smoothing=smoothing,
         phases=tuple(phases),
     )
@@ -246,11 +237,8 @@ def _conditions(
         False,
         "The proof of Theorem C.1 amplifies by sampling given that tests passed, where no batch is uniform.",
     )
-    yield (
-        options.one_threshold,
-        "Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step.",
-    )
-    yield options.stages != 1, "Lemma C.4 is about several stages of AC-SA (Remark C.5), and Algorithm 2 has one."
+    yield False, "Lemma A.9 draws the threshold once, and line 4 of Algorithm 2 draws it in every step."
+    yield False, "Lemma C.4 is about several stages of AC-SA (Remark C.5), and Algorithm 2 has one."
     yield (
         problem.smoothness is not None,
         "The proof of Theorem D.3 sets λ = 1/√(mn), which Theorem C.3 has in units of L/R.",
@@ -294,18 +282,14 @@ class PrintedERMState:
     centre: Vector  # x_{i-1}
     x: Vector
     ag: Vector  # 0 once it has halted
-    steps: int  # of the stage
+    steps: int  # of the phase
     halted: bool
 
 
-class PrintedERM(OfPlan[PrintedERMParameters]):
+class PrintedERM(InPhases[PrintedERMParameters]):
     """Algorithm 3, with Algorithm 2 for its line 7."""
 
     kind = PrintedERMParameters
-
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__(plan)
-        self._places = acsa.places([phase.stages for phase in self.parameters.phases])
 
     def init(self) -> PrintedERMState:
         """x_0 = 0."""
@@ -314,7 +298,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
 
     def request(self, state: PrintedERMState, noise: NoiseSource) -> Question | None:
         """Lines 3 and 5 of Algorithm 2: the users of K_i draws are asked for their gradients, once each."""
-        if state.halted or state.round == len(self._places):
+        if state.halted or state.round == self._ends[-1]:
             return None
         phase = self._phase(state)
         r = self.parameters.smoothing
@@ -326,9 +310,9 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
 
     def update(self, state: PrintedERMState, answers: Answers, noise: NoiseSource) -> Update[PrintedERMState]:
         """Lines 4 to 21 of Algorithm 2, and line 7 of Algorithm 3."""
-        phase, place = self._phase(state), self._places[state.round]
+        index, phase = self.phase_index(state.round), self._phase(state)
         gradient, private = self._gradient(state, answers, noise)
-        public = {"phase": place.phase, "released": gradient is not None}
+        public = {"phase": index, "released": gradient is not None}
         if gradient is None:
             zero = np.zeros_like(state.ag)
             halted = PrintedERMState(state.round + 1, zero, zero, zero, 0, halted=True)  # line 18: halt, return 0
@@ -337,10 +321,8 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
         whole = gradient + phase.regularisation * (middle - state.centre)  # line 15, and line 6 of Algorithm 3
         x, ag = acsa.step(state.x, state.ag, middle, whole, step, phase.shape, self.plan.problem.domain)
         after = replace(state, round=state.round + 1, x=x, ag=ag, steps=step)
-        if place.ends_stage:
-            after = replace(after, x=ag, steps=0)
-        if place.ends_phase:
-            after = replace(after, centre=ag)
+        if after.round == self._ends[index]:
+            after = replace(after, x=ag, steps=0, centre=ag)
         return Update(after, (phase.test.entry(), phase.noise.entry()), public, private)
 
     def _gradient(
@@ -352,8 +334,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
         there = often[answers.answered]  # an absent user's draw is near nobody but itself
         near = draws_near(rows, there, 2 * self.parameters.radius)
         score = int(there @ near) + int(often.sum() - there.sum())  # line 6: K_i s_i^t
-        limited = self._places[state.round].phase if self.parameters.one_threshold else state.round
-        limit = phase.test.draw_limit(noise.stream("limit", limited))  # line 4
+        limit = phase.test.draw_limit(noise.stream("limit", state.round))  # line 4
         private = {"answered": len(rows), "concentration": score / phase.draws**2}
         if not phase.test.decide(score, limit, noise.stream("test", state.round)):  # line 7
             return None, private
@@ -367,7 +348,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
         return state.ag
 
     def _phase(self, state: PrintedERMState) -> PrintedPhase:
-        return self.parameters.phases[self._places[state.round].phase]
+        return self.parameters.phases[self.phase_index(state.round)]
 
     def _middle(self, state: PrintedERMState) -> Vector:
         return acsa.middle(state.x, state.ag, state.steps + 1, self._phase(state).shape)

@@ -1,1 +1,0 @@
-"""Bassily & Sun, Algorithm 5: one report a user, private before it leaves the client."""
