@@ -21,7 +21,7 @@ from flwr.supercore.object_ref import load_app
 
 from federation.crowd import DIMENSION, SEED, specification, write_items
 from federation.silos import write_silos
-from flower.federation import SMALL, expected, small, without
+from flower.federation import SMALL, Process, expected, small, without
 from flower.grids import (
     SECRET,
     FakeGrid,
@@ -33,7 +33,7 @@ from flower.grids import (
 )
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
-from quoron.federation.flower_commands import COMPONENTS, SAYS, Process, follow, last_error, operator, submit
+from quoron.federation.flower_commands import COMPONENTS, SAYS, follow, last_error, operator, submit
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner

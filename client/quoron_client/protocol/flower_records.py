@@ -34,8 +34,7 @@ from quoron_protos.v1 import values_pb2
 
 HELLO, ANNOUNCED, ENDED = "hello", "announced", "ended"
 FAILED, OTHER_VERSION = "failed", "another version"
-NOT_SIMULATED = "a user's data is configured here"
-REFUSALS = (FAILED, OTHER_VERSION, NOT_SIMULATED)  # all that a node of ours says when it refuses
+REFUSALS = (FAILED, OTHER_VERSION)  # all that a node of ours says when it refuses
 VERSION = version("quoron")  # read once: looking it up costs as much as answering a small question
 _NAME = "quoron"
 Values = dict[str, int | float | str | bytes]
