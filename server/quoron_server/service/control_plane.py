@@ -152,12 +152,9 @@ class Commands:
         """Return a page of the roster: users of a group and a state, or of all, from number `after` on."""
         return await self._manager.users.page(group=group, state=state, after=after)
 
-    async def change_user(self, *, action: str, user: str, rotation: str = "", by: str) -> Document:
-        """Retire a user, set it away or back, or `rotate`: give it the key that its old one signed."""
-        if action == "rotate":
-            done = await self._manager.users.rotate(user, rotation)
-        else:
-            done = await self._manager.users.change(action, user)
+    async def change_user(self, *, action: str, user: str, by: str) -> Document:
+        """Retire a user, or set it away or back."""
+        done = await self._manager.users.change(action, user)
         journal.note("user", action=action, by=by, said=done["said"])
         return await self._manager.after(done)
 

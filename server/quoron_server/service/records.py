@@ -41,7 +41,6 @@ else:  # when somebody asks
 
 POLL = 3.0  # seconds between two checks of revoked and connected users
 _MOST_USERS = 1000  # at a time
-ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -241,7 +240,6 @@ class Users:
         # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
         self._counted: dict[str, int] = {}
         self._came: Counter[str] = Counter()
-        self.rotated = {str(each["fingerprint"]) for each in self._registry.rotations()}  # keys that are nobody's now
 
     def came(self, group: str, people: int = 1) -> None:
         """So many more of a group may be active."""
@@ -334,22 +332,6 @@ class Users:
         if sure:
             self._sessions.disconnect([done["user"]], GONE)
         return done
-
-    async def rotate(self, word: str, statement: str) -> dict[str, Any]:
-        """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
-
-        def work() -> tuple[str, list[int]]:
-            user, revoked = self._registry.find(word), self._now_revoked()
-            return self._store.rotate_key(statement, user.user, revoked)
-
-        old, users = await retried_once(work)
-        self.rotated.add(old)
-        self._sessions.disconnect(users, ROTATED)  # a client connected by either key comes back by the valid one
-        said = (
-            f"User {users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
-            "the same lifetime budget. The old key is refused from now on."
-        )
-        return {"said": said}
 
     def _now_revoked(self) -> frozenset[str]:
         return frozenset() if self._revoked is None else self._revoked.now()
