@@ -63,7 +63,7 @@ class FlowerHere:
     def serve(self, folder: RunFolder, parent: Connection) -> None:
         with parent:
             parent.send(("said", "starting 50 nodes"))
-            parent.send(carried_out(self.grid, folder, Telling(parent)))
+            parent.send(carried_out(self.grid, len(self.grid.configs), folder, Telling(parent)))
 
     def __enter__(self) -> "FlowerHere":
         return self
@@ -128,8 +128,8 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     result = simulate(prepared, folder, [watching])
     np.testing.assert_array_equal(result.weights, model)
     told = ["starting 50 nodes"]
-    told += [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
-    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:11] == told
+    told += [f"{number} of 5 nodes have answered" for number in range(1, 6)]
+    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:6] == told
     assert "started" in watching.heard[:-1]
     assert [each for each in watching.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
@@ -187,6 +187,26 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(
     says = r"Flower ended the run\..*flower\.log\..*quoron resume .*--engine flower or without\. .*OSError: no room$"
     with pytest.raises(RunError, match=says):
         simulate(prepared, folder)
+
+
+BREAKS = """
+import threading, flwr.simulation
+from quoron.federation import flower_simulation
+
+def breaks(server, *_, **__):
+    threading.Thread(target=threading.Event().wait).start()  # a ServerApp that waits
+    raise OSError("no room")
+
+flwr.simulation.run_simulation = breaks
+flower_simulation.main()
+"""
+
+
+def test_a_simulation_that_does_not_start_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
+    monkeypatch.setattr(flower_simulation, "COMMAND", BREAKS)
+    with pytest.raises(RunError, match=r"Flower ended the run\..*OSError: no room$"):
+        simulate(*prepared_in(tmp_path / "run"))
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,6 @@ def _limits(given: _Given) -> dict[str, Any]:
 
 _LOG = logging.getLogger("quoron.client")
 Respond = Callable[[Values, Context], RecordDict]
-_PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
 def make_app(
@@ -192,6 +191,5 @@ def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
     """Version and place of this node, for how many it answers, and the bytes that came: so it shows whether replies
     arrive as they are made."""
     back = {"nonce": values["nonce"]} if "nonce" in values else {}
-    place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
     several = {"people": people} if people > 1 else {}
-    return record(version=VERSION, **back, **several, **{key: int(each) for key, each in place.items()})
+    return record(version=VERSION, **back, **several, partition=int(context.node_config.get("partition-id", -1)))

@@ -3,8 +3,8 @@
 | message            | record "quoron" holds                                                          |
 | ------------------ | ------------------------------------------------------------------------------- |
 | `query.hello`      | version; a nonce, as in every message                                           |
-| its reply          | version, the nonce, partition, partitions (-1 where the node was given none);   |
-|                    | people, of a silo                                                               |
+| its reply          | version, the nonce, partition (-1 where the node was given none); people, of a  |
+|                    | silo                                                                            |
 | `query.announced`  | version, announcement, user: to every member who is there, before any question  |
 | its reply          | agreed, or declined                                                             |
 | `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |

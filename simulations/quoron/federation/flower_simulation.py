@@ -11,7 +11,8 @@ engine, and either may continue what the other began. What happens comes back ov
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from multiprocessing.connection import Connection, Pipe
@@ -45,7 +46,7 @@ RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
 COMMAND = "from quoron.federation.flower_simulation import main; main()"  # importable, for Ray's actors
-_TOLD = 5.0  # seconds between two words of how many nodes have come, or answered
+_TOLD = 5.0  # seconds between two words of how many nodes have answered
 
 
 def simulate(
@@ -119,11 +120,16 @@ def main() -> None:
 
     folder, (nodes, cpus, pipe) = RunFolder(Path(sys.argv[1])), map(int, sys.argv[2:])
     parent, server = Connection(pipe, readable=False), ServerApp()
-    server.main()(lambda grid, context: parent.send(carried_out(grid, folder, Telling(parent))))
+    server.main()(lambda grid, context: parent.send(carried_out(grid, nodes, folder, Telling(parent))))
     parent.send(("said", f"starting {nodes} nodes"))
     # What goes wrong in a client is not the server's to know.
     config: Any = {"init_args": {"num_cpus": cpus, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
-    run_simulation(server, client_app(folder), nodes, backend_config=config)
+    try:
+        run_simulation(server, client_app(folder), nodes, backend_config=config)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # its ServerApp may still wait for answers
 
 
 class Telling(Observer):
@@ -132,15 +138,11 @@ class Telling(Observer):
     def __init__(self, parent: Connection) -> None:
         self._parent, self._due = parent, time.monotonic() + _TOLD
 
-    def counting(self, what: str) -> Callable[[int, int], None]:
-        """Return what tells how many have come, now and then: the data are made up."""
-
-        def count(answered: int, asked: int) -> None:
-            if (now := time.monotonic()) >= self._due:
-                self._due = now + _TOLD
-                self._parent.send(("said", f"{answered:,} of {asked:,} {what}"))
-
-        return count
+    def count(self, answered: int, asked: int) -> None:
+        """Tell how many nodes have answered, now and then: the data are made up."""
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + _TOLD
+            self._parent.send(("said", f"{answered:,} of {asked:,} nodes have answered"))
 
     def started(self, plan: RunPlan) -> None:
         """Before the first round, or the first resumed one."""
@@ -151,12 +153,12 @@ class Telling(Observer):
         self._parent.send(("round", event))
 
 
-def carried_out(grid: Grid, folder: RunFolder, observer: Telling) -> tuple[str, object]:
+def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: Telling) -> tuple[str, object]:
     """Carry a run out in its folder, from wherever its ledger stands; return how it ended, for `told`."""
 
     def run(grid: Grid) -> None:
         prepared = runs.prepare(folder.config(), folder.path)
-        fleet = Shards.found(grid, run=RUN, seconds=WAITING, progress=observer.counting("nodes are there"))
+        fleet = Shards.found(grid, nodes, run=RUN, seconds=WAITING)
         engine = FlowerEngine(
             grid,
             fleet,
@@ -165,7 +167,7 @@ def carried_out(grid: Grid, folder: RunFolder, observer: Telling) -> tuple[str, 
             SECONDS,
             early_ends=True,
             demanding=True,
-            progress=observer.counting("nodes have answered"),
+            progress=observer.count,
         )
         try:
             runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
