@@ -285,15 +285,12 @@ class Users:
                 journal.note("user", action="retire", by="the list of revoked clients", said=said)
             self._retired = revoked
 
-    async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
-        """Return users from number `after` on, at most a thousand, with how many of the group are in each state."""
+    async def page(self, after: int) -> dict[str, Any]:
+        """Return users from number `after` on, at most a thousand."""
         with suppress(ConfigError):
             await retried_once(self.poll)
-        found = await retried_once(
-            lambda: self._registry.page(group=group, state=state, after=min(after, 2**31 - 1), most=_MOST_USERS),
-        )
-        found_users: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
-        return found_users | ({"standing": await self.standing(group)} if group else {})
+        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MOST_USERS))
+        return {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""
