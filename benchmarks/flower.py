@@ -37,11 +37,12 @@ from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
+from quoron import toml_text
 from quoron.engine.choice import Flower
 from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
 from quoron.federation.control import Control
-from quoron.federation.flower_commands import FlowerConnection, environment, program, write_bundle
+from quoron.federation.flower_commands import FlowerConnection, environment, program
 from quoron.federation.flower_simulation import simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
@@ -284,13 +285,11 @@ def overhead(options: argparse.Namespace) -> None:
         home, results = Path(scratch).resolve() / "home", Path(scratch).resolve() / "blocks.json"
         chosen = {name: getattr(options, name) for name in ("users", "dimension", "turns", "rounds")}
         settings = {**chosen, "mark": mark, "results": str(results)}
-        app = write_bundle(
-            Path(scratch) / "app",
-            name="beside",
-            settings=settings,
-            server="beside:server_app",
-            client="beside:client_app",
-        )
+        app, components = Path(scratch) / "app", {"serverapp": "beside:server_app", "clientapp": "beside:client_app"}
+        about = {"publisher": "quoron", "components": components, "config": settings}
+        project = {"name": "beside", "version": "1.0.0", "description": "", "license": "Apache-2.0", "dependencies": []}
+        app.mkdir()
+        (app / "pyproject.toml").write_text(toml_text.dumps({"project": project, "tool": {"flwr": {"app": about}}}))
         for file in APPS.glob("*.py"):
             shutil.copy(file, app)
         port = free_port()

@@ -609,7 +609,7 @@ def test_a_submitted_app_names_components_that_are_there_and_carries_the_specifi
     app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == {"specification": SUBMITTED.as_text(), "waiting": 30.0}
     assert isinstance(load_app(app["components"]["serverapp"], QuoronError), ServerApp)
-    assert isinstance(load_app(COMPONENTS["client"], QuoronError), ClientApp)
+    assert isinstance(load_app(COMPONENTS["clientapp"], QuoronError), ClientApp)
 
 
 @pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])

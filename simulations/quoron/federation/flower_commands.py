@@ -1,6 +1,6 @@
 """Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched.
 
-`flwr run` is given an app as a folder with a pyproject.toml (`write_bundle`). The components are those of the installed
+`flwr run` is given an app as a folder with a pyproject.toml (`submit`). The components are those of the installed
 package; the folder carries the run config only.
 
 Submitting a run to a federation of Flower is `quoron submit --superlink HOST:PORT`:
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,34 +32,6 @@ from quoron_client.durable import OWN, make_folder
 from quoron_client.protocol import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
-
-
-def write_bundle(
-    folder: Path, *, name: str, server: str, client: str, settings: Mapping[str, str | int | float | bool]
-) -> Path:
-    """Write the app's pyproject.toml; components are `module:attribute`. Returns the folder."""
-    tree = {
-        "project": {
-            "name": name,
-            "version": version("quoron"),
-            "description": "User-level private federated optimisation",
-            "license": "Apache-2.0",
-            "dependencies": [f"quoron=={version('quoron')}"],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "quoron",
-                    "components": {"serverapp": server, "clientapp": client},
-                    "config": dict(settings),
-                }
-            }
-        },
-    }
-    make_folder(folder)
-    write(folder / "pyproject.toml", toml_text.dumps(tree).encode(), advice="Choose another folder.")
-    return folder
-
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
@@ -90,7 +62,7 @@ class FlowerConnection:
         """Start a run of an app; its number."""
         reply = self.call("run", str(app), "here")
         if not reply.get("run-id"):
-            raise RunError(f"Flower did not start the run: {_said(reply)}")
+            raise RunError(f"Flower did not start the run: {str(reply.get('error-message') or reply)[:2000]}")
         return int(reply["run-id"])
 
     def status_and_details(self, run: int) -> tuple[str, str]:
@@ -152,11 +124,7 @@ def program(name: str) -> str:
     return found
 
 
-def _said(reply: dict[str, Any]) -> str:
-    return str(reply.get("error-message") or reply)[:2000]
-
-
-COMPONENTS = {"server": "quoron.federation.flower_app:server_app", "client": "quoron_client.flower.app:app"}
+COMPONENTS = {"serverapp": "quoron.federation.flower_app:server_app", "clientapp": "quoron_client.flower.app:app"}
 SAYS = "quoron: "  # before each line of ours in the ServerApp's log
 _PATIENCE = 600.0  # seconds that a SuperLink may be away
 _KEPT = 1000  # last lines of the ServerApp's log, of which the last error is passed on
@@ -191,9 +159,19 @@ def submit(connection: FlowerConnection, specification: RunSpecification, *, wai
 
     `waiting` seconds for its users to come. Raises RunError if Flower does not take it.
     """
-    settings: dict[str, str | int | float] = {"specification": specification.as_text(), "waiting": float(waiting)}
-    app = write_bundle(connection.home / "app", name="quoron", settings=settings, **COMPONENTS)
-    return connection.run(app)
+    project = {
+        "name": "quoron",
+        "version": version("quoron"),
+        "description": "User-level private federated optimisation",
+        "license": "Apache-2.0",
+        "dependencies": [f"quoron=={version('quoron')}"],
+    }
+    config = {"specification": specification.as_text(), "waiting": float(waiting)}
+    app = {"publisher": "quoron", "components": COMPONENTS, "config": config}
+    make_folder(folder := connection.home / "app")
+    text = toml_text.dumps({"project": project, "tool": {"flwr": {"app": app}}})
+    write(folder / "pyproject.toml", text.encode(), advice="Choose another folder.")
+    return connection.run(folder)
 
 
 def follow(connection: FlowerConnection, number: int, say: Callable[[str], None]) -> None:

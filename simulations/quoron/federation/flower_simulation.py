@@ -66,16 +66,16 @@ def simulate(
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     nodes, log = min(engine.nodes or NODES, prepared.scene.problem.users), folder.path / LOG
     ours, theirs = Pipe(duplex=False)
-    with on_ray.Place.made() as place, ours:  # Flower starts Ray in the program, with its environment
-        home = place.folder / "home"
+    with on_ray.private_folder() as (scratch, cluster), ours:  # Flower starts Ray in the program, with its environment
+        home = scratch / "home"
         sizes = nodes, engine.cpus or os.cpu_count() or 1
         with theirs:
             program = Program(
                 [sys.executable, "-P", "-c", COMMAND, *map(str, (folder.path.resolve(), *sizes, theirs.fileno()))],
-                environment=environment(home) | place.environment,
+                environment=environment(home) | cluster,
                 log=log,
                 files=[theirs.fileno()],
-                folders=[place.folder],
+                folders=[scratch],
                 mark=f"FLWR_HOME={home.resolve()}",
             )
         with program:
