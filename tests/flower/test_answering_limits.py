@@ -20,6 +20,7 @@ from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
 from one_answer import answer_from_wire
+from quoron.flower.training import Training
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
@@ -38,7 +39,6 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.wire import question_to_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.flower.apps import Training
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe, describe_promise, make_plan
