@@ -31,15 +31,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import httpx
 import numpy as np
 from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
+from quoron import toml_text
 from quoron.engine.choice import Flower
+from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
 from quoron.federation.control import Control
-from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
+from quoron.federation.flower_commands import FlowerConnection, environment, program
 from quoron.federation.flower_simulation import simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
@@ -268,29 +271,39 @@ def engines(options: argparse.Namespace) -> None:
         print(f"{name:40s}{found[RATE]:14,.0f}{found[CPU]:16.4f}{found[MEMORY]:12,.0f}{ratio:20.5f}{same}", flush=True)
 
 
+def answers(url: str) -> bool:
+    """Whether a server does."""
+    try:
+        return httpx.get(url, timeout=2.0, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
 def overhead(options: argparse.Namespace) -> None:
     """Print medians over the turns, and their ratios to the bare app's."""
     with TemporaryDirectory(prefix="quoron-benchmark-") as scratch, marked() as mark:
         home, results = Path(scratch).resolve() / "home", Path(scratch).resolve() / "blocks.json"
         chosen = {name: getattr(options, name) for name in ("users", "dimension", "turns", "rounds")}
         settings = {**chosen, "mark": mark, "results": str(results)}
-        app = write_bundle(
-            Path(scratch) / "app",
-            name="beside",
-            settings=settings,
-            server="beside:server_app",
-            client="beside:client_app",
-        )
+        app, components = Path(scratch) / "app", {"serverapp": "beside:server_app", "clientapp": "beside:client_app"}
+        about = {"publisher": "quoron", "components": components, "config": settings}
+        project = {"name": "beside", "version": "1.0.0", "description": "", "license": "Apache-2.0", "dependencies": []}
+        app.mkdir()
+        (app / "pyproject.toml").write_text(toml_text.dumps({"project": project, "tool": {"flwr": {"app": about}}}))
         for file in APPS.glob("*.py"):
             shutil.copy(file, app)
         port = free_port()
         connection = FlowerConnection(home, f"127.0.0.1:{port}")
         connection.begin()
         arguments = ("--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port))
-        with Process("flower-superlink", arguments, home=home, log=Path(scratch) / "log") as superlink:
-            superlink.healthy(f"http://127.0.0.1:{port}/health")
+        command = [program("flower-superlink"), *arguments]
+        with Program(command, environment=environment(home), log=Path(scratch) / "log") as superlink:
+            while not answers(f"http://127.0.0.1:{port}/health"):
+                if superlink.code is not None:
+                    sys.exit(f"The SuperLink has ended.\n{superlink.written[-3000:]}")
+                time.sleep(0.1)
             sizes = f"num-supernodes={options.users} init-args-num-cpus={os.cpu_count()} client-resources-num-cpus=1"
-            run = connection.run(app, federation=sizes)
+            run = int(connection.call("run", str(app), "here", "--federation-config", sizes)["run-id"])
             looks = 0
             while not results.exists():  # asking Flower costs CPU, so seldom
                 time.sleep(1.0)

@@ -42,7 +42,6 @@ PUBLIC = (
     "quoron_server.rounds",
     "quoron_server.storage.*",
     "quoron_server.service.*",
-    "quoron_server.flower.apps",
     "quoron_client",
     "quoron_client.losses",
     "quoron_client.data.*",

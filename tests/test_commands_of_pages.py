@@ -67,7 +67,6 @@ BEFORE = {
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem")),
     ],
-    "quoron admin users sign-new-key": ["quoron admin users set ada active"],
     "quoron login sqlite:///coordinator": [
         "quoron admin certs trial --clients 1",
         "quoron admin tokens ada --role operator --file tokens.json --out ada.token",

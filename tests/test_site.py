@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MARKDOWN = ("tables", "sane_lists", "pymdownx.betterem", "pymdownx.highlight", "pymdownx.superfences")
 TEXT = {"em", "strong", "code", "pre", "ul", "ol", "li", "th", "td", "img", "h1", "h2", "h3"}
-PUBLIC = ("algorithm", "plan", "problem", "rounds", "flower.apps")  # of quoron_server, beside whole packages
+PUBLIC = ("algorithm", "plan", "problem", "rounds")  # of quoron_server, beside whole packages
 
 
 @pytest.fixture(scope="module")

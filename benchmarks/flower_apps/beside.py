@@ -81,7 +81,7 @@ def main(grid: Grid, context: Context) -> None:
     users, dimension = int(settings["users"]), int(settings["dimension"])
     domain = L2Ball(1.0)
     problem = Problem(users, 4, dimension, domain, lipschitz=1.0, smoothness=0.25)
-    fleet = Shards.found(grid, run="beside", seconds=600)
+    fleet = Shards.found(grid, users, run="beside", seconds=600)
     engine = FlowerEngine(grid, fleet, "beside", problem, 600.0)
     cohort, point = np.arange(users), np.zeros(dimension)
     count = iter(range(10**9))

@@ -23,20 +23,25 @@ import json
 import os
 import secrets
 import signal
+import ssl
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+import httpx
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from quoron.engine import reaper
+from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
-from quoron.federation.flower_commands import FlowerConnection, Process
+from quoron.federation.flower_commands import FlowerConnection, environment, last_error, program
+from quoron_privacy.errors import RunError
 from quoron_server.service import certificates
 
 CONFIG = """\
@@ -60,6 +65,44 @@ options = { rounds = 3, rate = 0.6 }
 """
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a SuperExec notices work; Flower's default is 1
+START_SECONDS = 60.0
+
+
+class Process(Program):
+    """A program of Flower's, with a home of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        home: Path,
+        log: Path,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """`more` is put into its environment."""
+        self.name = name
+        super().__init__([program(name), *arguments], environment={**environment(home), **(more or {})}, log=log)
+
+    def check(self) -> None:
+        """Raise RunError if it has ended."""
+        if self.code is not None:
+            raise RunError(
+                f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"
+            )
+
+    def healthy(self, url: str, authority: Path | None = None) -> None:
+        """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""
+        trusted = True if authority is None else ssl.create_default_context(cafile=str(authority))
+        ends = time.monotonic() + START_SECONDS
+        while time.monotonic() < ends:
+            self.check()
+            try:
+                if httpx.get(url, timeout=2.0, verify=trusted, trust_env=False).is_success:
+                    return
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        raise RunError(f"{self.name} did not start within {START_SECONDS:g} seconds. Its log is {self.log}.")
 
 
 class Loopback:
@@ -199,7 +242,7 @@ class Loopback:
     def _register(self, connection: FlowerConnection, number: int) -> None:
         done = self.node(number) / "registered"
         if not done.exists():
-            connection.register(self.node(number) / "key.pub")
+            connection.call("supernode", "register", str(self.node(number) / "key.pub"), "here")
             done.touch()
 
     def _start(

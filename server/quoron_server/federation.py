@@ -17,16 +17,15 @@ written, and in which order:
 
 import hashlib
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol import identity
 from quoron_privacy.arrays import Vector
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
+from quoron_privacy.errors import LedgerError, LedgerUnavailable, RunError
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.runs import Run, end
@@ -183,34 +182,12 @@ class RunStore:
             except LedgerError as error:
                 _log.error("it is not on the chain that %s cancels run %s: %s", by or "somebody", run, error)
 
-    # Whose seat is whose: registry and audit log change in one transaction, or neither.
-
-    def rotate_key(self, statement: str, of: int, revoked: Set[str] = frozenset()) -> tuple[str, list[int]]:
-        """Give user `of` the key that its old one has signed: the same user, with the same budget. Raises what
-        `identity.check` and `Registry.rotate` raise; ConfigError for another user's, and if one of both keys is among
-        the `revoked`.
-
-        Return the old key, and who may be here by it or by the new one: the user first."""
-        old, new = identity.check(statement)
-        for which, fingerprint in (("old", old), ("new", new)):
-            if fingerprint in revoked:
-                raise ConfigError(
-                    f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: anyone who has "
-                    "a lost key could sign for any other. Retire the user and enrol another."
-                )
-        with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
-            user, joined = self.registry.rotate(old, new, statement)
-            if user != of:
-                raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
-        return old, [user] if joined is None else [user, joined]
-
     def forget_user(self, word: str, *, sure: bool) -> dict[str, Any]:
         """As `Registry.forget`, of a user by number, name or fingerprint, with a row in the chain by which an older
         store is recognised; what was erased. Unless `sure` nothing is done: of whom it would be."""
         user = self.registry.find(word)
         if not sure:
-            before = [each["fingerprint"] for each in self.registry.rotations() if each["user"] == user.user]
-            return user.as_json() | {"keys_before": before}
+            return user.as_json()
         with self.population.seat({"what": "forgotten", "user": user.user}):
             done = self.registry.forget(user.user)
         self.database.checkpoint()  # no copy of what was erased is left in SQLite's journal

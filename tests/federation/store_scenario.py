@@ -10,14 +10,10 @@ import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import psycopg
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from quoron_client.protocol import identity
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.release import Release
 from quoron_server.federation import RunStore
@@ -32,19 +28,6 @@ EXECUTE, BEGUN = Database._execute, Database._begun
 TIMES = ("enrolled_at", "seen", "time", "created", "owner", "acknowledged", "incarnation")
 
 
-def _statement() -> str:
-    """The same in every process: Ed25519 signs without randomness."""
-    with TemporaryDirectory() as folder:
-        for number in range(2):
-            key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
-            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            (Path(folder) / str(number)).write_bytes(pem)
-        return identity.sign(Path(folder) / "0", Path(folder) / "1")
-
-
-STATEMENT = _statement()
-
-
 def carry_out(url: str) -> None:
     """Everything a coordinator writes, skipping nothing by memory: what is done is known from the database only."""
     with Database(url) as database:
@@ -52,15 +35,13 @@ def carry_out(url: str) -> None:
         registry = store.registry
         population = store.population = PopulationLedger(database, clock=lambda: "then")
         store.settle()
-        old, new = identity.check(STATEMENT)
-        for name in (old if registry.user(new) is None else new, "ben"):
+        for name in ("ada", "ben"):
             registry.enrol(name)
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
         registry.enrol("eve")
         registry.away(0)
         registry.back(0)
-        store.rotate_key(STATEMENT, of=0)
         population.limit("everyone", epsilon=1.0, delta=1e-5)
         population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
         words = {"plan": "p", "config_digest": "c", "noise_key": b"k"}

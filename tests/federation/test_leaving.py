@@ -159,7 +159,7 @@ class TestAUserWhoIsForgotten:
         assert store.forget_user("Ada Lovelace", sure=False)["user"] == 0
         assert registry.user(ada) == 0
         done = store.forget_user("Ada Lovelace", sure=True)
-        assert (done["user"], done["keys"], done["agreements"]) == (0, 1, 1)
+        assert (done["user"], done["agreements"]) == (0, 1)
         stays = b"".join(path.read_bytes() for path in tmp_path.glob("store.sqlite*"))
         for erased in (ada.encode(), b"Ada Lovelace", b"3.14159"):
             assert erased not in stays
@@ -180,18 +180,6 @@ class TestAUserWhoIsForgotten:
         rows = [row for row in json.loads(store.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
 
-    def test_loses_the_certificates_of_keys_that_it_had_before_too(self, store: RunStore, tmp_path: Path) -> None:
-        folder = tmp_path / "trial"
-        certificates.make_authority(folder, days=30)
-        issued = [certificates.load(certificates.issue(folder, each, days=30)) for each in ("ada", "ada-2")]
-        old, new = map(certificates.fingerprint, issued)
-        store.registry.enrol(old, name="ada")
-        store.registry.rotate(old, new, "signed by both")
-        receipt = forgetting.forget(lambda word, sure: store.forget_user(word, sure=sure), "ada", certificates=folder)
-        files = ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
-        assert sorted(receipt.fields["erased"]["files"]) == files
-        assert set(certificates.read_revoked(folder / "revoked.json")) == {old, new}
-
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
         self, store: RunStore, tmp_path: Path
     ) -> None:
@@ -211,7 +199,7 @@ class TestAUserWhoIsForgotten:
                 if when == "after":
                     with pytest.raises(ForgottenKey):
                         restored.registry.enrol("a" * 64)
-                assert restored.forget_user("0", sure=True)["keys"] == 1
+                assert restored.forget_user("0", sure=True)["user"] == 0
 
     async def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
@@ -299,22 +287,9 @@ class TestAUserWhoIsForgotten:
                     store.forget_user("Ada", sure=True)
             assert store.registry.find("Ada").state == "active"
             for word in ("Ada", "0"):
-                assert store.forget_user(word, sure=True)["keys"] == 1
+                assert store.forget_user(word, sure=True)["user"] == 0
             with pytest.raises(ForgottenKey):
                 store.registry.enrol("a" * 64)
-
-    def test_loses_the_keys_that_it_had_before_too(self, store: RunStore) -> None:
-        old, new = "a" * 64, "b" * 64
-        store.registry.enrol(old, name="Ada")
-        store.registry.rotate(old, new, "signed by both")
-        assert store.forget_user(new, sure=True)["keys"] == 2
-        assert store.registry.rotations() == []
-        for key in (old, new):
-            with pytest.raises(ForgottenKey):
-                store.registry.enrol(key)
-        store.registry.enrol("c" * 64)
-        with pytest.raises(ForgottenKey):
-            store.registry.rotate("c" * 64, old, "signed by both")
 
 
 LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]
@@ -364,7 +339,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
         known = RunStore(database).registry.user(key) is not None
     assert invoke([*forget, "mine" if known else "0", *words]) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
-    assert (told["user"], told["erased"]["keys"]) == (0, 1)
+    assert (told["user"], told["erased"]["agreements"]) == (0, 0)
     assert not list(home.glob("mine*"))
     assert certificates.read_revoked(home / "revoked.json") == {key: "forgotten"}
     with Database(url) as database:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import numpy as np
 from federation.crowd import FEW, SEED, from_items, inline_model, specification, write_items
 from quoron.engine.inline import InlineEngine
 from quoron.federation import flower_commands as submission
+from quoron.federation.flower_commands import environment, program
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -52,7 +54,8 @@ def _loopback() -> ModuleType:
     return module
 
 
-Loopback = _loopback().Loopback
+_EXAMPLE = _loopback()
+Loopback, Process = _EXAMPLE.Loopback, _EXAMPLE.Process
 
 
 def small(name: str, run: str, users: int, **changes: object) -> RunSpecification:
@@ -80,6 +83,14 @@ def submit(running: Any, wanted: RunSpecification, *, waiting: float = 300.0) ->
     return submission.submit(running.connection(), wanted, waiting=waiting)
 
 
+def log_of(running: Any, number: int) -> str:
+    """What the ServerApp of a run has written."""
+    words = [program("flwr"), "log", str(number), "here", "--show"]
+    return subprocess.run(
+        words, env=environment(running.connection().home), capture_output=True, text=True, check=False
+    ).stdout
+
+
 def until(condition: Callable[[], Any], running: Any, number: int | None = None) -> Any:
     """Wait for something that is true; fail with the logs if Flower's run `number` ends without it."""
     ends, asked = time.monotonic() + AWAY_SECONDS, time.monotonic()
@@ -89,7 +100,7 @@ def until(condition: Callable[[], Any], running: Any, number: int | None = None)
             asked = time.monotonic()
             status, details = running.connection().status_and_details(number)
             over = over or (status.startswith("finished") and not condition())
-            assert not over, f"{status} {details}\n{running.connection().log(number)[-4000:]}"
+            assert not over, f"{status} {details}\n{log_of(running, number)[-4000:]}"
         assert not over, f"not within {AWAY_SECONDS:g} seconds"
         time.sleep(0.2)
     return found

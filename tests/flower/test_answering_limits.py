@@ -20,7 +20,7 @@ from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
 from one_answer import answer_from_wire
-from quoron.federation import flower_simulated
+from quoron.flower.training import Training
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
@@ -39,7 +39,6 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.wire import question_to_wire
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.flower.apps import Training
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe, describe_promise, make_plan
@@ -342,24 +341,6 @@ def test_a_value_that_cannot_be_used_shows_in_no_reply(owned: dict[str, Any], tm
 
 def test_a_data_file_that_is_not_there_declines_without_its_name(owned: dict[str, Any]) -> None:
     assert answered(asking(), owned | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
-
-
-def test_a_simulation_never_runs_on_a_node_with_a_users_data(
-    owned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever its run config names would be read there."""
-    refused = {"refused": "a user's data is configured here"}
-    monkeypatch.setattr(flower_simulated, "read", None)
-    del owned["simulation-seed"]
-    for real in (owned, owned | {"simulation-seed": "none"}):
-        for action in ("hello", "average_gradient", "ended"):
-            assert answered(asking(), real, action, app=flower_simulated.client_app) == refused
-    monkeypatch.setenv("QUORON_DATA", owned.pop("data"))
-    assert answered(asking(), owned, "hello", app=flower_simulated.client_app) == refused
-    monkeypatch.setenv("QUORON_SIMULATION_SEED", "3")  # its owner lets it
-    assert "partition" in answered(asking(), owned, "hello", app=flower_simulated.client_app)
-    monkeypatch.delenv("QUORON_DATA")
-    assert "partition" in answered(asking(), {}, "hello", app=flower_simulated.client_app)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from flower.federation import (
     expected,
     federation,
     kill,
+    log_of,
     members,
     model_of,
     questions,
@@ -89,9 +90,7 @@ def test_only_one_user_a_key_of_this_version_takes_part_and_nothing_begins_witho
 ) -> None:
     """One node is there in two processes, one has another version; then the last one comes."""
     with pytest.raises(RunError, match="already in use"):
-        running.connection()._flwr(
-            "supernode", "register", str(running.node(0) / "key.pub"), "here", "--format", "json"
-        )
+        running.connection().call("supernode", "register", str(running.node(0) / "key.pub"), "here")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "sitecustomize.py").write_text(OTHER_VERSION)
     start(running, 0)
@@ -111,7 +110,7 @@ def test_only_one_user_a_key_of_this_version_takes_part_and_nothing_begins_witho
 
 
 def _says(running: Any, number: int, text: str) -> str:
-    log = running.connection().log(number)
+    log = log_of(running, number)
     return log if text in log else ""
 
 
@@ -126,7 +125,7 @@ def test_no_secret_of_a_client_is_anywhere_on_the_server(running: Any, tmp_path:
     number = submit(running, run)
     model_of(running, run, number)
     assert SECRET in running.log("node-1"), "the owner is told"
-    log = running.connection().log(number)
+    log = log_of(running, number)
     assert "round 3 of at most 3" in log
     assert SECRET not in log
     served = [*running.folder.glob("superlink.sqlite*"), *tmp_path.glob("store.sqlite*")]

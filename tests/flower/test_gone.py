@@ -17,7 +17,7 @@ import pytest
 
 from federation.crowd import HANGS
 from quoron.engine import reaper
-from quoron.federation.flower_commands import Process
+from quoron.engine.processes import Program
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("setsid") is None, reason="a reaper reads /proc, the scene needs setsid"
@@ -113,9 +113,9 @@ def test_whatever_ends_a_command_nothing_that_it_started_is_left(how: signal.Sig
 
 def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> None:
     (scratch := tmp_path / "scratch").mkdir()
-    words = ["-S", "-c", "import time; time.sleep(3600)"]
-    with Process("python", words, home=scratch / "home", log=tmp_path / "log", folders=[scratch]) as process:
-        process.check()
+    words = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
+    with Program(words, environment=os.environ, mark=f"FLWR_HOME={scratch}", folders=[scratch]) as process:
+        assert process.code is None
         last = os.pidfd_open(process.number)
     assert select.select([last], [], [], 0)[0]
     os.close(last)

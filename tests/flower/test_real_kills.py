@@ -26,7 +26,7 @@ from dying import Moment
 from federation.crowd import SEED, from_items, inline_model, specification, write_items
 from flower import alone
 from flower.alone import Scene
-from flower.federation import command, expected, federation, model_of, questions, small, submit, until
+from flower.federation import command, expected, federation, log_of, model_of, questions, small, submit, until
 from flower.plugged import people, plugged, trained
 from quoron.flower.training import DATABASE_FILE
 from quoron.run_folder import RunFolder
@@ -234,7 +234,7 @@ def test_twenty_kills_of_flower_s_own_serverapp_process_leave_one_release_a_roun
                 number = submit(running, run)
                 started = int(until((lambda: _read(tmp_path / "started")), running, number))
                 until(lambda started=started: not command(started), running)
-                log = running.connection().log(number)
+                log = log_of(running, number)
                 taken = "Another process holds this run or database" not in log
             assert moment is None or "Traceback" not in log, f"{moment} {log[-4000:]}"
             now = store(url)

@@ -1,29 +1,23 @@
 """A simulation on Flower, without Flower: the ServerApp and the ClientApp of the package, on nodes in this process."""
 
-import json
 import os
 import shutil
 import threading
-import tomllib
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Context, RecordDict
-from flwr.common.config import flatten_dict
 
 import quoron
-from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
-from quoron.federation import flower_simulated, flower_simulation
-from quoron.federation.flower_simulated import Events
-from quoron.federation.flower_simulation import COMPONENTS, simulate
+from quoron.federation import flower_simulation
+from quoron.federation.flower_simulation import COMMAND, Telling, carried_out, client_app, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -46,65 +40,47 @@ SMALL = (
 LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
 
 
-@pytest.fixture(autouse=True)
-def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The times that a ServerApp would have ended its process, which here is that of the tests."""
-    codes: list[int] = []
-    monkeypatch.setattr(flower_simulated.os, "_exit", codes.append)
-    return codes
-
-
 class FlowerHere:
-    """A SuperLink whose ServerApp is a thread and whose nodes are calls."""
+    """A program of Flower's whose ServerApp is a thread and whose nodes are calls."""
 
     def __init__(self, nodes: int = 5) -> None:
-        self.grid = FakeGrid(flower_simulated.client_app, spread(nodes))
-        self.config: dict[str, Any] = {}
+        self.grid = FakeGrid(make_app(Rows()), spread(nodes))
+        self.changed = False  # whether the test has put an app of its own there
         self.thread: threading.Thread | None = None
-        self.error: BaseException | None = None
-        self.status = "running"
+        self.log, self.written = Path("nowhere"), ""
 
-    def run(self, app: Path, *, federation: str | None = None) -> int:
-        tree = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
-        assert tree["tool"]["flwr"]["app"]["components"] == {
-            "serverapp": COMPONENTS["server"],
-            "clientapp": COMPONENTS["client"],
-        }
-        self.config = flatten_dict(tree["tool"]["flwr"]["app"]["config"])
-        self.grid.run_config = self.config
-        self.thread = threading.Thread(target=self._serve)
+    def begin(self, command: Sequence[str], *, files: Sequence[int], log: Path, **_: Any) -> "FlowerHere":
+        folder, pipe = RunFolder(Path(command[4])), os.dup(files[0])
+        assert command[3] == COMMAND
+        assert command[7] == str(files[0])
+        if not self.changed:
+            self.grid.app = client_app(folder)
+        self.log = log
+        self.thread = threading.Thread(target=self.serve, args=(folder, Connection(pipe, readable=False)))
         self.thread.start()
-        return 7
+        return self
 
-    def _serve(self) -> None:
-        try:
-            flower_simulated.carry_out(self.grid, context_of(self.config))
-        except BaseException as error:
-            self.error = error
+    def serve(self, folder: RunFolder, parent: Connection) -> None:
+        with parent:
+            parent.send(("said", "starting 50 nodes"))
+            parent.send(carried_out(self.grid, len(self.grid.configs), folder, Telling(parent)))
 
-    def status_and_details(self, run: int) -> tuple[str, str]:
+    def __enter__(self) -> "FlowerHere":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         assert self.thread is not None
-        ended = not self.thread.is_alive()
-        return (
-            ("finished:failed" if self.error else "finished:completed", str(self.error)) if ended else ("running", "")
-        )
-
-    def log(self, run: int) -> str:
-        return "what Flower logged\n"
+        self.thread.join()
 
 
 @pytest.fixture
 def flower_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlowerHere]:
     here = FlowerHere()
     monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
-    monkeypatch.setattr(flower_simulation, "superlink", lambda place, log: nullcontext((here, lambda: None)))
+    monkeypatch.setattr(flower_simulation, "Program", here.begin)
     yield here
     if here.thread is not None:
         here.thread.join()
-
-
-def context_of(config: dict[str, Any]) -> Context:
-    return Context(1, 1, {}, RecordDict(), config)
 
 
 def prepared_in(folder: Path, *settings: str) -> tuple[Prepared[Setup], RunFolder]:
@@ -146,21 +122,20 @@ class Watching:
 def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_simulated, "_TOLD", -1.0)  # every word
+    monkeypatch.setattr(flower_simulation, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
     result = simulate(prepared, folder, [watching])
     np.testing.assert_array_equal(result.weights, model)
-    told = ["starting Flower", "starting 50 nodes"]
-    told += [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
-    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:12] == told
+    told = ["starting 50 nodes"]
+    told += [f"{number} of 5 nodes have answered" for number in range(1, 6)]
+    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:6] == told
     assert "started" in watching.heard[:-1]
     assert [each for each in watching.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
     made = LEDGER | {"config.toml", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json"}
     assert {each.name for each in folder.path.iterdir()} == made
     assert result.summary.statement == sentence(prepared.planned.plan.guarantee)
-    assert flower_here.error is None
 
 
 def test_a_complete_run_asks_nobody(
@@ -176,7 +151,7 @@ def test_a_complete_run_asks_nobody(
 
 
 def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
-    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, left: list[int]
+    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray
 ) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
     seen: list[int] = []
@@ -191,14 +166,12 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
         simulate(prepared, folder)
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
-    flower_here.thread.join()  # type: ignore[union-attr]
     np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
-    assert left == []
 
 
 def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path: Path, flower_here: FlowerHere) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
-    flower_here.grid.app = make_app(Failing(Rows()))
+    flower_here.grid.app, flower_here.changed = make_app(Failing(Rows())), True
     with pytest.raises(RunError) as raised:
         simulate(prepared, folder)
     assert SECRET not in str(raised.value)
@@ -209,14 +182,31 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flower_here: FlowerHere
 ) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
-    monkeypatch.setattr(flower_simulation, "_ASK", 0.0)
-    monkeypatch.setattr(flower_here, "run", lambda app, federation=None: 7)
-    monkeypatch.setattr(flower_here, "status_and_details", lambda run: ("finished:failed", "no such component"))
-    with pytest.raises(
-        RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
-    ):
+    monkeypatch.setattr(flower_here, "serve", lambda folder, parent: parent.close())
+    flower_here.written = "Traceback:\nOSError: no room\n"
+    says = r"Flower ended the run\..*flower\.log\..*quoron resume .*--engine flower or without\. .*OSError: no room$"
+    with pytest.raises(RunError, match=says):
         simulate(prepared, folder)
-    assert (folder.path / flower_simulation.LOG).read_text() == "what Flower logged\n"
+
+
+BREAKS = """
+import threading, flwr.simulation
+from quoron.federation import flower_simulation
+
+def breaks(server, *_, **__):
+    threading.Thread(target=threading.Event().wait).start()  # a ServerApp that waits
+    raise OSError("no room")
+
+flwr.simulation.run_simulation = breaks
+flower_simulation.main()
+"""
+
+
+def test_a_simulation_that_does_not_start_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
+    monkeypatch.setattr(flower_simulation, "COMMAND", BREAKS)
+    with pytest.raises(RunError, match=r"Flower ended the run\..*OSError: no room$"):
+        simulate(*prepared_in(tmp_path / "run"))
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,25 +227,6 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
 def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Flower(**choice)
-
-
-# Two processes.
-
-
-def test_a_serverapp_that_is_no_longer_wanted_leaves_and_one_that_comes_later_does_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone, path = threading.Event(), tmp_path / flower_simulation.EVENTS
-    monkeypatch.setattr(flower_simulated.os, "_exit", lambda code: gone.set())
-    path.touch()
-    with Events(path) as events:
-        assert json.loads(path.read_text())["process"] == os.getpid()
-        path.unlink()
-        assert gone.wait(HANGS)
-        events.said("nobody reads it")
-    with pytest.raises(RunError, match="still wanted"), Events(path):
-        pass
-    assert not path.exists()
 
 
 def test_a_data_frame_runs_on_flower(tmp_path: Path, flower_here: FlowerHere) -> None:

@@ -21,14 +21,13 @@ import quoron
 from flower.grids import SECRET, FakeGrid, FakeTime, error_reply, with_values
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, questions, trained, words
 from postgres_server import quick_folder
-from quoron.flower.training import DATABASE_FILE
+from quoron.flower.training import ASSUMED, DATABASE_FILE, Training
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.flower.exchange import NoNodeUnderstands
 from quoron_server.flower.serving import Attendance
 from quoron_server.parameters import Kind

@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.engine.processors import free_port
-from quoron.federation.flower_commands import FlowerConnection, Process, environment, program
+from quoron.federation.flower_commands import FlowerConnection, environment, program
 from quoron.flower.training import DATABASE_FILE
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
@@ -71,7 +71,7 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
     sizes = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1"
     command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "--federation-config", sizes]
     command += ["-c", f'folder="{tmp_path / "run"}" simulation-seed=7']
-    with Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
+    with federation.Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
         superlink.healthy(f"http://127.0.0.1:{port}/health")
         with subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True) as first:
             for line in first.stdout:

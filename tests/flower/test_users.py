@@ -21,7 +21,7 @@ from flwr.supercore.object_ref import load_app
 
 from federation.crowd import DIMENSION, SEED, specification, write_items
 from federation.silos import write_silos
-from flower.federation import SMALL, expected, small, without
+from flower.federation import SMALL, Process, expected, small, without
 from flower.grids import (
     SECRET,
     FakeGrid,
@@ -33,7 +33,8 @@ from flower.grids import (
 )
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
-from quoron.federation.flower_commands import COMPONENTS, SAYS, Process, follow, last_error, operator, submit
+from quoron.federation.flower_commands import COMPONENTS, SAYS, follow, last_error, operator, submit
+from quoron.flower.training import Training
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner
@@ -42,7 +43,6 @@ from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, OtherVersion, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.federation import RunStore
-from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.engine import Users, identity
 from quoron_server.flower.serving import serve
@@ -398,7 +398,7 @@ def test_a_file_of_more_persons_than_were_declared_keeps_nobody_else_away(tmp_pa
 
 WANTED = specification("one-pass-dp-sgd")
 PROBLEM = WANTED.problem
-TRAINING = plain.Training(
+TRAINING = Training(
     run="trial",
     algorithm="one-pass-dp-sgd",
     problem=PROBLEM,
@@ -408,17 +408,12 @@ TRAINING = plain.Training(
 )
 
 
-class Nobody:
-    """A grid that no node is on; whoever asks it anything fails."""
-
-
 def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         store = RunStore(database)
         store.registry.add_run("trial", TRAINING.as_text())
-        start = np.zeros(PROBLEM.dimension)
         with pytest.raises(OtherVersion, match="`quoron serve`"):
-            plain.train(Nobody(), TRAINING, TRAINING.plan(), store, start, action="private", seconds=1.0, waiting=0.0)
+            store.enter(TRAINING, TRAINING.plan(), "flower-app")
         assert store.registry.run("trial").state == "waiting"
 
 
@@ -609,7 +604,7 @@ def test_a_submitted_app_names_components_that_are_there_and_carries_the_specifi
     app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == {"specification": SUBMITTED.as_text(), "waiting": 30.0}
     assert isinstance(load_app(app["components"]["serverapp"], QuoronError), ServerApp)
-    assert isinstance(load_app(COMPONENTS["client"], QuoronError), ClientApp)
+    assert isinstance(load_app(COMPONENTS["clientapp"], QuoronError), ClientApp)
 
 
 @pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])

@@ -43,8 +43,8 @@ def cluster(request, tmp_path: Path) -> Iterator[Any]:
     """Three raylets, none of which has room for all workers, with a token or "open" to everybody."""
     from ray.cluster_utils import Cluster
 
-    with on_ray.Place.made() as place, pytest.MonkeyPatch.context() as patch:
-        for name, value in place.environment.items():
+    with on_ray.private_folder() as (_, environment), pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
             patch.setenv(name, value)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         if request.param == "open":

@@ -145,31 +145,20 @@ def _limits(given: _Given) -> dict[str, Any]:
 
 _LOG = logging.getLogger("quoron.client")
 Respond = Callable[[Values, Context], RecordDict]
-_PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
 def make_app(
     answer: Respond,
-    refuses: Callable[[Context], str | None] = lambda context: None,
     people: Callable[[Context], int] = lambda context: 1,
     announced: Respond | None = None,
     ended: Respond = lambda values, context: record(),
 ) -> ClientApp:
     """The ClientApp of a node with items of so many `people`: `query.hello`, a query for each task, whose reply
     `answer` makes, and `query.ended`; and where nodes agree to runs `query.announced`.
-
-    On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
 
     def action(respond: Respond) -> Callable[[Message, Context], Message]:
-        def reply(message: Message, context: Context) -> Message:
-            def either(values: Values) -> RecordDict:
-                why = refuses(context)
-                return respond(values, context) if why is None else record(refused=why)
-
-            return silent(message, either)
-
-        return reply
+        return lambda message, context: silent(message, lambda values: respond(values, context))
 
     app = ClientApp()
     app.query(HELLO)(action(lambda values, context: hello(values, context, people(context))))
@@ -202,6 +191,5 @@ def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
     """Version and place of this node, for how many it answers, and the bytes that came: so it shows whether replies
     arrive as they are made."""
     back = {"nonce": values["nonce"]} if "nonce" in values else {}
-    place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
     several = {"people": people} if people > 1 else {}
-    return record(version=VERSION, **back, **several, **{key: int(each) for key, each in place.items()})
+    return record(version=VERSION, **back, **several, partition=int(context.node_config.get("partition-id", -1)))

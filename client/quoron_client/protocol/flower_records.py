@@ -3,8 +3,8 @@
 | message            | record "quoron" holds                                                          |
 | ------------------ | ------------------------------------------------------------------------------- |
 | `query.hello`      | version; a nonce, as in every message                                           |
-| its reply          | version, the nonce, partition, partitions (-1 where the node was given none);   |
-|                    | people, of a silo                                                               |
+| its reply          | version, the nonce, partition (-1 where the node was given none); people, of a  |
+|                    | silo                                                                            |
 | `query.announced`  | version, announcement, user: to every member who is there, before any question  |
 | its reply          | agreed, or declined                                                             |
 | `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |
@@ -34,8 +34,7 @@ from quoron_protos.v1 import values_pb2
 
 HELLO, ANNOUNCED, ENDED = "hello", "announced", "ended"
 FAILED, OTHER_VERSION = "failed", "another version"
-NOT_SIMULATED = "a user's data is configured here"
-REFUSALS = (FAILED, OTHER_VERSION, NOT_SIMULATED)  # all that a node of ours says when it refuses
+REFUSALS = (FAILED, OTHER_VERSION)  # all that a node of ours says when it refuses
 VERSION = version("quoron")  # read once: looking it up costs as much as answering a small question
 _NAME = "quoron"
 Values = dict[str, int | float | str | bytes]

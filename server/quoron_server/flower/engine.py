@@ -1,7 +1,7 @@
 """The engine of a Flower run: sends each round's questions over a Grid, through a fleet that maps users to nodes.
 
     fleet = Users(lambda: by_key(grid), announcement, members, registry.user, silos=registry.silos())
-    fleet = Shards.found(grid, run="spring", seconds=600)  # a simulated population, spread over nodes
+    fleet = Shards.found(grid, 50, run="spring", seconds=600)  # a simulated population, spread over nodes
     engine = FlowerEngine(grid, fleet, run="spring", problem=problem, seconds=600)
     answers = engine.ask(question)
 
@@ -42,11 +42,8 @@ from quoron_privacy.errors import RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.exchange import (
     Clock,
-    Handshakes,
     Outbound,
-    Progress,
     Pulls,
-    no_progress,
     nodes,
     stream_replies,
 )
@@ -55,8 +52,6 @@ from quoron_server.rounds import PAUSE, opening
 from quoron_server.silos import by_client, homes
 from quoron_server.traffic import room_for, spill_folder
 
-_HELLO_SECONDS = 120.0
-_TRIES = 3  # handshakes to a node
 _PAUSE = 0.2  # seconds between two polls for nodes
 NO_ROWS = np.zeros(0, np.int64)  # of a message that asks for no rows
 _AGAIN = 2  # times that a question lost by the SuperLink is sent again, at most
@@ -100,7 +95,7 @@ class FlowerEngine:
     early_ends: bool = False
     demanding: bool = False
     watched: bool = False  # log how many users have answered, which depends on their data: for synthetic data alone
-    progress: Progress = no_progress  # of nodes that have answered: for synthetic data alone
+    progress: Callable[[int, int], object] = lambda answered, asked: None  # of nodes: for synthetic data alone
     pulls: Pulls = field(default_factory=Pulls)
     last_asked: int = -1
     _due: float = -inf  # before which the next round does not open
@@ -158,42 +153,22 @@ class FlowerEngine:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The node of each partition of a simulated population: user u lives on the node of partition u mod N.
-
-    For synthetic data only: a node answers for many users, and names its own partition and their number.
+    """The nodes of a simulation, each of which answers for any user that it is asked about: user u is asked of the node
+    at u mod N.
     """
 
     run: str
     nodes: tuple[int, ...]
 
     @classmethod
-    def found(cls, grid: Grid, *, run: str, seconds: float, progress: Progress = no_progress) -> "Shards":
-        """Wait for a handshake with a node of every partition, of as many as nodes name.
-
-        Raises RunError if one is missing after `seconds`, or nodes disagree on their number. Calls `progress` for each.
-        """
-        ends, handshakes = time.monotonic() + seconds, Handshakes(grid, progress=progress)
-        places: dict[int, tuple[int, int]] = {}  # partition and number of partitions of each node that has answered
-        tries: dict[int, int] = {}  # how often each was asked
-        while (complete := _complete(places)) is None:
-            left = ends - time.monotonic()
-            hopeless = bool(tries) and not places and min(tries.values()) >= _TRIES  # all fail whenever they are asked
-            if left < 0 or hopeless:
-                raise RunError(
-                    f"Expected nodes of every partition within {seconds:g} seconds, got {len(places)} that answer and "
-                    f"{len(tries) - len(places)} that do not. Start the missing SuperNodes, each with this version of "
-                    f"quoron, a partition-id, and one num-partitions for all.{handshakes.why()}"
-                )
-            fresh = sorted(node for node in nodes(grid) if node not in places and tries.get(node, 0) < _TRIES)
-            for node in fresh:
-                tries[node] = tries.get(node, 0) + 1
-            for node, values in sorted(handshakes.greet(fresh, min(_HELLO_SECONDS, max(1.0, left))).items()):
-                place, of = values.get("partition"), values.get("partitions")
-                if isinstance(place, int) and isinstance(of, int) and 0 <= place < of:
-                    places[node] = place, of
-            if any(node not in places for node in fresh) or not fresh:
-                time.sleep(_PAUSE)
-        return cls(run, complete)
+    def found(cls, grid: Grid, number: int, *, run: str, seconds: float) -> "Shards":
+        """Wait until so many nodes are connected. RunError if one is missing after `seconds`."""
+        ends = time.monotonic() + seconds
+        while len(found := nodes(grid)) < number:
+            if time.monotonic() > ends:
+                raise RunError(f"Expected {number} nodes within {seconds:g} seconds, got {len(found)}.")
+            time.sleep(_PAUSE)
+        return cls(run, tuple(sorted(found)))
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Outbound]]:
         """Yield a message for each node that has users in the cohort."""
@@ -212,18 +187,6 @@ class Shards:
             return wire.rows_from_wire(answer_of(values_of(reply)), shape, len(part.rows))
         except WireError:
             return None
-
-
-def _complete(places: Mapping[int, tuple[int, int]]) -> tuple[int, ...] | None:
-    """Return the node of each partition; None while one is missing."""
-    counts = {of for _, of in places.values()}
-    if len(counts) > 1:
-        raise RunError(
-            "Expected nodes that agree on num-partitions in their --node-config, got "
-            f"{' and '.join(map(str, sorted(counts)))}."
-        )
-    homes = {place: node for node, (place, _) in sorted(places.items(), reverse=True)}
-    return tuple(homes[place] for place in sorted(homes)) if {len(homes)} == counts else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,8 +29,6 @@ from flwr.superlink.grid import InMemoryGrid
 from quoron_client.protocol.flower_records import HELLO, VERSION, Values, record, refusal, values_of
 from quoron_privacy.errors import RunError, WireError
 
-Progress = Callable[[int, int], object]  # how many have answered, of how many
-
 AWAY_SECONDS = 600.0  # for which a SuperLink may be unreachable
 _AT_ONCE = 8  # messages in one push
 _SHORTEST, _LONGEST = 0.01, 0.5  # seconds between two polls for replies
@@ -117,10 +115,6 @@ class Pulls:
 
 class SuperLinkAway(RunError):
     """The SuperLink cannot be reached. Finished rounds are on the ledger; the run can be resumed."""
-
-
-def no_progress(answered: int, asked: int) -> None:
-    """Ignore progress."""
 
 
 class Outbound(NamedTuple):
@@ -333,7 +327,6 @@ class Handshakes:
 
     grid: Grid
     action: str = HELLO
-    progress: Progress = no_progress
     reasons: dict[int, str] = field(default_factory=dict)  # why a node takes no part, by node id; the latest
     _pulls: Pulls = field(default_factory=Pulls)
     _understood: bool = False
@@ -364,7 +357,6 @@ class Handshakes:
                     self.reasons.pop(node, None)
                 else:
                     self._note(node, why)
-            self.progress(len(found), len(nodes))
         self.require_node()
         return found
 

@@ -29,7 +29,7 @@ from quoron_server.service.client_stream import ClientStream
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
 from quoron_server.service.running import RunStopped
 from quoron_server.service.security import Caller, Trust
-from quoron_server.storage.registry import ForgottenKey, NotEnrolled, RotatedKey
+from quoron_server.storage.registry import ForgottenKey, NotEnrolled
 
 Place = tuple[str, int]  # address and port
 
@@ -249,10 +249,9 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, records.GONE) from None
-        except (NotEnrolled, RotatedKey) as error:
+        except NotEnrolled as error:
             _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            words = records.ROTATED if isinstance(error, RotatedKey) else error.outside
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words) from None
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, error.outside) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
         return pb.EnrolReply(user=user, agreed=charges, store=store, people=said).SerializeToString()
@@ -447,10 +446,6 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, certificates.CLOSED) from None
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, certificates.WORDS)
-        if (
-            caller.identity in self._manager.users.rotated
-        ):  # not UNAUTHENTICATED: the new certificate may be in its files soon
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, records.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 

@@ -148,16 +148,17 @@ class Commands:
         journal.note("copied", by=by, file=done["file"])
         return done
 
-    async def users(self, *, group: str = "", state: str = "", after: int = 0) -> Document:
-        """Return a page of the roster: users of a group and a state, or of all, from number `after` on."""
-        return await self._manager.users.page(group=group, state=state, after=after)
+    async def users(self, *, after: int = 0) -> Document:
+        """Return a page of the roster: users from number `after` on."""
+        return await self._manager.users.page(after)
 
-    async def change_user(self, *, action: str, user: str, rotation: str = "", by: str) -> Document:
-        """Retire a user, set it away or back, or `rotate`: give it the key that its old one signed."""
-        if action == "rotate":
-            done = await self._manager.users.rotate(user, rotation)
-        else:
-            done = await self._manager.users.change(action, user)
+    async def standing(self, *, group: str) -> Document:
+        """Return how many users of a group are active, away and retired."""
+        return await self._manager.users.standing(group)
+
+    async def change_user(self, *, action: str, user: str, by: str) -> Document:
+        """Retire a user, or set it away or back."""
+        done = await self._manager.users.change(action, user)
         journal.note("user", action=action, by=by, said=done["said"])
         return await self._manager.after(done)
 

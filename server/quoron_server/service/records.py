@@ -41,7 +41,6 @@ else:  # when somebody asks
 
 POLL = 3.0  # seconds between two checks of revoked and connected users
 _MOST_USERS = 1000  # at a time
-ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -241,7 +240,6 @@ class Users:
         # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
         self._counted: dict[str, int] = {}
         self._came: Counter[str] = Counter()
-        self.rotated = {str(each["fingerprint"]) for each in self._registry.rotations()}  # keys that are nobody's now
 
     def came(self, group: str, people: int = 1) -> None:
         """So many more of a group may be active."""
@@ -287,15 +285,12 @@ class Users:
                 journal.note("user", action="retire", by="the list of revoked clients", said=said)
             self._retired = revoked
 
-    async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
-        """Return users from number `after` on, at most a thousand, with how many of the group are in each state."""
+    async def page(self, after: int) -> dict[str, Any]:
+        """Return users from number `after` on, at most a thousand."""
         with suppress(ConfigError):
             await retried_once(self.poll)
-        found = await retried_once(
-            lambda: self._registry.page(group=group, state=state, after=min(after, 2**31 - 1), most=_MOST_USERS),
-        )
-        found_users: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
-        return found_users | ({"standing": await self.standing(group)} if group else {})
+        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MOST_USERS))
+        return {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""
@@ -334,22 +329,6 @@ class Users:
         if sure:
             self._sessions.disconnect([done["user"]], GONE)
         return done
-
-    async def rotate(self, word: str, statement: str) -> dict[str, Any]:
-        """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
-
-        def work() -> tuple[str, list[int]]:
-            user, revoked = self._registry.find(word), self._now_revoked()
-            return self._store.rotate_key(statement, user.user, revoked)
-
-        old, users = await retried_once(work)
-        self.rotated.add(old)
-        self._sessions.disconnect(users, ROTATED)  # a client connected by either key comes back by the valid one
-        said = (
-            f"User {users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
-            "the same lifetime budget. The old key is refused from now on."
-        )
-        return {"said": said}
 
     def _now_revoked(self) -> frozenset[str]:
         return frozenset() if self._revoked is None else self._revoked.now()

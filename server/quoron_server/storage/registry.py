@@ -41,16 +41,6 @@ FRONTS: dict[Front, str] = {  # what brings a run's questions to its members; no
     "flower-app": "a ServerApp of your own on Flower",
 }
 
-_keys = Table(  # that were somebody's: of no use any more, and never another user
-    "rotated",
-    {
-        "fingerprint": "TEXT NOT NULL",
-        "user": "INTEGER NOT NULL",
-        "statement": "TEXT NOT NULL",  # signed by it and by the key that follows it
-        "time": "TEXT NOT NULL",
-    },
-    ("fingerprint",),
-)
 _draws = Table(
     "draws",
     {
@@ -65,7 +55,6 @@ _gone = Table(  # users of whom nothing is kept but that they were
     {
         "user": "INTEGER NOT NULL",
         "time": "TEXT NOT NULL",
-        "keys": "INTEGER NOT NULL",  # that were erased
         "agreements": "INTEGER NOT NULL",
     },
     ("user",),
@@ -96,46 +85,20 @@ T = TypeVar("T")
 STATES: tuple[UserState, ...] = ("active", "away", "retired")
 DAY = 86400.0
 AWAY_AFTER = 7 * DAY
-REVOKED, ROTATED = "revoked", "its key is another user's now"
-FORGOTTEN = "forgotten"
+REVOKED, FORGOTTEN = "revoked", "forgotten"
 _SAID = "by its operator"
 _STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
 _LONGEST = 128  # characters of a name, and of what its client says that it runs
 _AT_ONCE, _SHOWN = 500, 16  # users in one statement; characters of a fingerprint
 
 
-class RotatedKey(LedgerError):
-    """A key that its owner has put another one in the place of."""
-
-
 class ForgottenKey(LedgerError):
     """A key of a user who has left, and was forgotten."""
-
-
-def require_current(execute: Execute, fingerprint: str) -> None:
-    """RotatedKey or ForgottenKey of one that was somebody's."""
-    if execute("SELECT digest FROM nobodys WHERE digest = ?", [nobodys(fingerprint)]):
-        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
-    for gone in execute('SELECT "user" FROM rotated WHERE fingerprint = ?', [fingerprint]):
-        raise RotatedKey(
-            f"Expected a key that is in use, got one that user {gone['user']} has put another in the place of."
-        )
 
 
 def nobodys(fingerprint: str) -> str:
     """Return the digest by which a forgotten key is known."""
     return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
-
-
-def require_unused(execute: Execute, other: Row, user: int) -> None:
-    """Raise ConfigError if `other` was ever in a run: then it is another user, and what it was promised stands."""
-    any_of = [other["user"], other["user"] + other["people"] - 1]
-    for table in (_slots, _agreed):
-        if execute(f'SELECT run FROM {table.name} WHERE "user" BETWEEN ? AND ? LIMIT 1', any_of):
-            raise ConfigError(
-                f"Expected a new key that was in no run, got that of user {other['user']}. It is another user than "
-                f"user {user} permanently: retire one of them, or rotate to a key that is new."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +152,7 @@ class RunRow:
 
 USERS = Table.of("users", User, "user", unique="fingerprint")
 _runs = Table.of("runs", RunRow, "run", unique="number")
-SCHEMA = (USERS, _keys, _draws, _gone, _nobodys, _runs, _slots, _agreed)
+SCHEMA = (USERS, _draws, _gone, _nobodys, _runs, _slots, _agreed)
 
 
 class Registry:
@@ -220,14 +183,17 @@ class Registry:
     ) -> int:
         """The number of the user with this key, new or known, who is here: it is seen; of so many people the first's.
 
-        NotEnrolled if known in another group or for another number of people, RotatedKey for a key that was somebody's.
+        NotEnrolled if known in another group or for another number of people, ForgottenKey for one that was forgotten.
         """
         count(people=people)
         called = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
         with self._database.transaction() as execute:
             found = execute("SELECT * FROM users WHERE fingerprint = ?", [fingerprint])
             if not found:
-                require_current(execute, fingerprint)
+                if execute("SELECT digest FROM nobodys WHERE digest = ?", [nobodys(fingerprint)]):
+                    raise ForgottenKey(
+                        "Expected a key that is in use, got one of a user who has left and was forgotten."
+                    )
                 user = following(execute, USERS, '"user" + people - 1')
                 new = User(user, fingerprint, group, now(), seen=self.step, people=people)
                 USERS.insert(execute, asdict(new) | called)
@@ -289,20 +255,9 @@ class Registry:
         firsts, people = np.array(found, np.int64).reshape(-1, 2).T
         return np.repeat(firsts - np.cumsum(people) + people, people) + np.arange(people.sum())
 
-    def page(self, *, group: str = "", state: str = "", after: int = 0, most: int = _AT_ONCE) -> list[User]:
-        """Users from number `after` on, at most so many, of one group and state or of all. ConfigError for no state."""
-        if state and state not in STATES:
-            raise ConfigError(f"Expected a state of {', '.join(STATES)}, got {state!r}.")
-        late, where, given = self._cutoff(), '"user" >= ?', list[Any]([after])
-        if group:
-            where, given = f'{where} AND "group" = ?', [*given, group]
-        if state == "retired":
-            where = f"{where} AND state = 'retired'"
-        elif state:
-            active = "state = 'active' AND seen"
-            said = f"{active} >= ?" if state == "active" else f"state = 'away' OR {active} < ?"
-            where, given = f"{where} AND ({said})", [*given, late]
-        rows = self._database.rows(f'SELECT * FROM users WHERE {where} ORDER BY "user" LIMIT ?', [*given, most])
+    def page(self, *, after: int = 0, most: int = _AT_ONCE) -> list[User]:
+        """Return users from number `after` on, at most so many, in order."""
+        rows = self._database.rows('SELECT * FROM users WHERE "user" >= ? ORDER BY "user" LIMIT ?', [after, most])
         return [self._told(row) for row in rows]
 
     def find(self, word: str) -> User:
@@ -325,7 +280,7 @@ class Registry:
 
     def retire(self, users: Iterable[int]) -> None:
         """They are members of no run that begins from now on; of those that have begun they stay members. Of who is
-        retired already, the reason stays: by it a seat or a key that was lost does not come back."""
+        retired already, the reason stays: by it a key that was lost does not come back."""
         self._say(users, "retired", _SAID)
 
     def retire_keys(self, fingerprints: Iterable[str]) -> list[int]:
@@ -347,67 +302,27 @@ class Registry:
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError for one without a key."""
         found = self.find(str(user))
-        if found.why in (ROTATED, FORGOTTEN):
+        if found.why == FORGOTTEN:
             raise ConfigError(f"Expected a user who has a key, got user {user}: {found.why}.")
         self._say([found.user], "active", "")
 
-    def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
-        """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
-
-        `statement` is signed by both, which the caller has checked. Whom `new` was enrolled as, the second number, is
-        retired if that was in no run. Again is the same. ConfigError for an `old` that is nobody's or was revoked, and
-        for a `new` that is known as another user who was in a run.
-        """
-        with self._database.transaction() as execute:
-            of_key = "SELECT * FROM {} WHERE fingerprint = ?"
-            user, holder = (next(iter(execute(of_key.format("users"), [key])), None) for key in (old, new))
-            before = next(iter(execute(of_key.format("rotated"), [old])), None)
-            if before is not None and holder is not None and holder["user"] == before["user"]:
-                return int(holder["user"]), None
-            if user is None:
-                gone = "" if before is None else f", which user {before['user']} has put another in the place of"
-                raise ConfigError(f"Expected the key of a user, got {old[:16]}…{gone}.")
-            number = int(user["user"])
-            if user["why"] == REVOKED:
-                raise ConfigError(
-                    f"Expected a key that was never revoked, got that of user {number}: anyone who has it could "
-                    "sign for any other. Retire the user and enrol another."
-                )
-            require_current(execute, new)
-            if holder is not None:
-                require_unused(execute, holder, number)
-                other = {"fingerprint": f"user {number}: {new}", "state": "retired", "why": ROTATED}
-                _change(execute, other, '"user" = ?', holder["user"])
-            _keys.insert(execute, {"fingerprint": old, "user": number, "statement": statement, "time": now()})
-            _change(execute, {"fingerprint": new}, '"user" = ?', number)
-            return number, None if holder is None else int(holder["user"])
-
     def forget(self, user: int) -> dict[str, Any]:
-        """Erase who a user was: its name, its keys, what its client runs, when it came and was seen, and what it agreed
-        to; so of whom its new key was enrolled as. Its number stays, retired, and its seats; its keys are nobody's.
-        What was erased, the same if it was before."""
+        """Erase who a user was: its name, its key, what its client runs, when it came and was seen, and what it agreed
+        to. Its number stays, retired, and its seats; its key is nobody's. What was erased, the same if it was before.
+        """
         with self._database.transaction() as execute:
             for before in execute('SELECT * FROM forgotten WHERE "user" = ?', [user]):
                 return before
             known = execute('SELECT fingerprint FROM users WHERE "user" = ?', [user])
             if not known:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
-            rotated = execute('DELETE FROM rotated WHERE "user" = ? RETURNING fingerprint', [user])
-            keys = sorted({row["fingerprint"] for row in (*known, *rotated)})
-            for each in map(nobodys, keys):
-                execute("INSERT INTO nobodys (digest) VALUES (?) ON CONFLICT DO NOTHING", [each])
+            _nobodys.insert(execute, {"digest": nobodys(known[0]["fingerprint"])})
             agreements = len(execute('DELETE FROM agreed WHERE "user" = ? RETURNING run', [user]))
             nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0, "state": "retired", "why": FORGOTTEN}
-            which = '"user" = ? OR fingerprint LIKE ?'
-            for number in _change(execute, nothing, which, user, f"user {user}: %"):
-                _change(execute, {"fingerprint": f"{FORGOTTEN} {number}"}, '"user" = ?', number)
-            done = {"user": user, "time": now(), "keys": len(keys), "agreements": agreements}
+            _change(execute, nothing | {"fingerprint": f"{FORGOTTEN} {user}"}, '"user" = ?', user)
+            done = {"user": user, "time": now(), "agreements": agreements}
             _gone.insert(execute, done)
             return done
-
-    def rotations(self) -> list[dict[str, Any]]:
-        """Return every key that was somebody's, with the statement that put another in its place."""
-        return self._database.rows('SELECT * FROM rotated ORDER BY "user", time')
 
     def called(self, users: Sequence[int]) -> list[str]:
         """Return what an operator knows these users by: their names, or the beginning of their fingerprints."""

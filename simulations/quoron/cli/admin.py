@@ -212,7 +212,7 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, csv: li
     return own_people.names_in(data, user, dialect(csv))
 
 
-users = typer.Typer(help="The users of a federation: list, set, rotate, forget.", no_args_is_help=True)
+users = typer.Typer(help="The users of a federation: list, set, forget.", no_args_is_help=True)
 
 _ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 
@@ -250,35 +250,6 @@ def set_users(
     with reached().control() as control:
         for user in who:
             print(printable(control.call("change_user", action=_ACTIONS[state], user=user)["said"]))
-
-
-@users.command()
-@connects
-def rotate(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
-    statement: Annotated[Path, typer.Argument(metavar="FILE", help="From `quoron admin users sign-new-key`.")],
-) -> None:
-    """Give a user the new key that its old one has signed: the same user, with the same lifetime budget."""
-    try:
-        signed = statement.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"Expected a rotation in {statement}, cannot read it: {error}.") from None
-    with reached().control() as control:
-        print(printable(control.call("change_user", action="rotate", user=user, rotation=signed)["said"]))
-
-
-@users.command()
-def sign_new_key(
-    key: Annotated[Path, typer.Option(help="The old key, PEM: it says that the new one follows it.")],
-    new_key: Annotated[Path, typer.Option(help="The new key, PEM.")],
-    out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
-) -> None:
-    """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
-    from quoron.run_folder import write
-    from quoron_client.protocol.identity import sign
-
-    write(out, f"{sign(key, new_key)}\n".encode(), advice="Choose another place.")
-    print(out)
 
 
 @users.command()

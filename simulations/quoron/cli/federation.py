@@ -370,7 +370,7 @@ def submit(
     if superlink is None:
         with reached().control() as control:
             control.submit(wanted.as_text())
-            there = control.standing(wanted.group)
+            there = control.call("standing", group=wanted.group)
         print(promise)
         if there["active"] < users:
             print(

@@ -6,8 +6,8 @@ items are there in the clear. So a cluster asks for a secret. An actor whose nod
 Any machine that reaches a cluster without a secret can run programs there, and read its memory. Ray's token
 authentication (since 2.52, off unless asked for) makes every server of a cluster refuse who does not show its token. A
 cluster is asked, as a stranger, whether it answers strangers: a run is not given to one that does. One that Flower
-starts for a simulation has a new token, in a private folder that is removed with it (`Place`), and listens on the
-loopback interface only.
+starts for a simulation has a new token, in a private folder that is removed with it (`private_folder`), and listens
+on the loopback interface only.
 
 Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """
@@ -18,9 +18,8 @@ import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,48 +60,31 @@ def require_tokens() -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Place(AbstractContextManager["Place"]):
-    """A private folder for what a cluster of our own writes, its token beside that. A context manager."""
-
-    folder: Path  # of mode 0700; what is Ray's lies in a folder in it, which Ray opens to everybody
-
-    @classmethod
-    def made(cls) -> "Place":
-        """Return a new one, with a new token."""
-        usual = Path(tempfile.gettempdir())
-        root = usual if len(str(usual)) <= LONGEST else Path("/tmp")
-        made = cls(Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)))
-        made.inside.mkdir()
-        with open(os.open(made.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as file:
+@contextmanager
+def private_folder() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A private folder for what a cluster of our own writes, its new token beside that; and the environment of all
+    processes of the cluster, which has the token nowhere in it, only where it is.
+    """
+    usual = Path(tempfile.gettempdir())
+    root = usual if len(str(usual)) <= LONGEST else Path("/tmp")
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+    token, inside = folder / "token", folder / "r"  # which Ray opens to everybody, within a folder of mode 0700
+    environment = QUIET | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "",  # it would win over the file
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for the loopback interface, anywhere
+        "RAY_ADDRESS": "",  # of no other cluster
+        "RAY_TMPDIR": str(inside),
+        "RAY_USE_TLS": "0",
+    }
+    try:
+        inside.mkdir()
+        with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as file:
             file.write(secrets.token_hex(32))
-        return made
-
-    @property
-    def token(self) -> Path:
-        """The file that holds it."""
-        return self.folder / "token"
-
-    @property
-    def inside(self) -> Path:
-        """Where Ray writes."""
-        return self.folder / "r"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """For all processes of the cluster: the token is nowhere in it, only where it is."""
-        return QUIET | {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": "",  # it would win over the file
-            "RAY_AUTH_TOKEN_PATH": str(self.token),
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for the loopback interface, anywhere
-            "RAY_ADDRESS": "",  # of no other cluster
-            "RAY_TMPDIR": str(self.inside),
-            "RAY_USE_TLS": "0",
-        }
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        yield folder, environment
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_guarded(address: str | None) -> None:

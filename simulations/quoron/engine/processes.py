@@ -1,7 +1,7 @@
 """Processes of ours, ended by their number, none of which outlives the process that started it.
 
-    with Program("flower-superlink", [...], log=log, environment=...) as program:  # a command
-        program.check()
+    with Program([...], log=log, environment=...) as program:  # a command
+        program.wait()
     workers = Workers(threads=1)
     with workers.start(pickle.dumps(service)) as worker:
         worker.ask(question)  # service(question) there

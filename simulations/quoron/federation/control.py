@@ -105,18 +105,14 @@ class Control(AbstractContextManager["Control"]):
         reply = self.call("backup")
         return str(reply["file"]), str(reply["sha256"])
 
-    def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:
-        """Yield the roster: every user of a group and a state, or of all, in order."""
+    def users(self) -> Iterator[dict[str, Any]]:
+        """Yield the roster: every user, in order."""
         after, more = 0, True
         while more:
-            page = self.call("users", group=group, state=state, after=after)
+            page = self.call("users", after=after)
             yield from page["users"]
             more = page["more"]
             after = page["users"][-1]["user"] + 1 if page["users"] else 0
-
-    def standing(self, group: str) -> dict[str, int]:
-        """Return how many users of a group are active, away and retired."""
-        return dict(self.call("users", group=group, after=2**31 - 1)["standing"])  # from nobody's number on
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._refusals_raised():

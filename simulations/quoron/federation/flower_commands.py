@@ -1,6 +1,6 @@
 """Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched.
 
-`flwr run` is given an app as a folder with a pyproject.toml (`write_bundle`). The components are those of the installed
+`flwr run` is given an app as a folder with a pyproject.toml (`submit`). The components are those of the installed
 package; the folder carries the run config only.
 
 Submitting a run to a federation of Flower is `quoron submit --superlink HOST:PORT`:
@@ -14,12 +14,11 @@ import json
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,45 +26,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
-
 from quoron import toml_text
-from quoron.engine.processes import Program
 from quoron.run_folder import write
 from quoron_client.durable import OWN, make_folder
 from quoron_client.protocol import check_plaintext
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
 
-
-def write_bundle(
-    folder: Path, *, name: str, server: str, client: str, settings: Mapping[str, str | int | float | bool]
-) -> Path:
-    """Write the app's pyproject.toml; components are `module:attribute`. Returns the folder."""
-    tree = {
-        "project": {
-            "name": name,
-            "version": version("quoron"),
-            "description": "User-level private federated optimisation",
-            "license": "Apache-2.0",
-            "dependencies": [f"quoron=={version('quoron')}"],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "quoron",
-                    "components": {"serverapp": server, "clientapp": client},
-                    "config": dict(settings),
-                }
-            }
-        },
-    }
-    make_folder(folder)
-    write(folder / "pyproject.toml", toml_text.dumps(tree).encode(), advice="Choose another folder.")
-    return folder
-
-
-_START_SECONDS = 60.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
 _LONGEST = 500  # characters of a line that is passed on
@@ -91,25 +58,18 @@ class FlowerConnection:
         text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = {json.dumps(self.address)}\n{how}\n'
         write(self.home / "config.toml", text.encode(), advice="Choose another folder.")
 
-    def run(self, app: Path, *, federation: str | None = None) -> int:
+    def run(self, app: Path) -> int:
         """Start a run of an app; its number."""
-        more = [] if federation is None else ["--federation-config", federation]
-        reply = self._flwr("run", str(app), "here", "--format", "json", *more)
+        reply = self.call("run", str(app), "here")
         if not reply.get("run-id"):
-            raise RunError(f"Flower did not start the run: {_said(reply)}")
+            raise RunError(f"Flower did not start the run: {str(reply.get('error-message') or reply)[:2000]}")
         return int(reply["run-id"])
 
     def status_and_details(self, run: int) -> tuple[str, str]:
         """Status of a run, and why it is that."""
-        reply = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
+        reply = self.call("list", "here", "--run-id", str(run))
         runs = reply.get("runs") or []
         return (str(runs[0]["status"]), str(runs[0].get("status-details") or "")) if runs else ("unknown", "")
-
-    def log(self, run: int) -> str:
-        """Return what the ServerApp of a run wrote; of a simulation's, its nodes as well."""
-        arguments = [program("flwr"), "log", str(run), "here", "--show"]
-        done = subprocess.run(arguments, env=environment(self.home), capture_output=True, text=True, check=False)
-        return done.stdout
 
     def stream(self, run: int) -> Iterator[str]:
         """Lines of the ServerApp's log from the first, until the run ends or the connection is lost."""
@@ -123,14 +83,10 @@ class FlowerConnection:
             finally:
                 process.terminate()
 
-    def register(self, public_key: Path) -> None:
-        """Let the SuperNode with this key in; needed with --enable-supernode-auth."""
-        self._flwr("supernode", "register", str(public_key), "here", "--format", "json")
-
-    def _flwr(self, *arguments: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [program("flwr"), *arguments], env=environment(self.home), capture_output=True, text=True, check=False
-        )
+    def call(self, *arguments: str) -> dict[str, Any]:
+        """Return the reply of `flwr` with these arguments. Raises RunError, with its words, where it fails."""
+        command = [program("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(command, env=environment(self.home), capture_output=True, text=True, check=False)
         start = done.stdout.find("{")
         try:
             reply = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -168,55 +124,7 @@ def program(name: str) -> str:
     return found
 
 
-class Process(Program):
-    """A program of Flower's, with a home of its own."""
-
-    def __init__(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        *,
-        home: Path,
-        log: Path,
-        more: Mapping[str, str] | None = None,
-        folders: Sequence[Path] = (),
-    ) -> None:
-        """`more` is put into its environment; with `folders` it has a reaper, as has all that has the same `home`."""
-        self.name = name
-        super().__init__(
-            [program(name), *arguments],
-            environment={**environment(home), **(more or {})},
-            log=log,
-            folders=folders,
-            mark=f"FLWR_HOME={home.resolve()}",
-        )
-
-    def check(self) -> None:
-        """Raise RunError if it has ended."""
-        if self.code is not None:
-            raise RunError(
-                f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"
-            )
-
-    def healthy(self, url: str, authority: Path | None = None) -> None:
-        """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""
-        trusted = True if authority is None else ssl.create_default_context(cafile=str(authority))
-        ends = time.monotonic() + _START_SECONDS
-        while time.monotonic() < ends:
-            self.check()
-            try:
-                if httpx.get(url, timeout=2.0, verify=trusted, trust_env=False).is_success:
-                    return
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
-
-
-def _said(reply: dict[str, Any]) -> str:
-    return str(reply.get("error-message") or reply)[:2000]
-
-
-COMPONENTS = {"server": "quoron.federation.flower_app:server_app", "client": "quoron_client.flower.app:app"}
+COMPONENTS = {"serverapp": "quoron.federation.flower_app:server_app", "clientapp": "quoron_client.flower.app:app"}
 SAYS = "quoron: "  # before each line of ours in the ServerApp's log
 _PATIENCE = 600.0  # seconds that a SuperLink may be away
 _KEPT = 1000  # last lines of the ServerApp's log, of which the last error is passed on
@@ -251,9 +159,19 @@ def submit(connection: FlowerConnection, specification: RunSpecification, *, wai
 
     `waiting` seconds for its users to come. Raises RunError if Flower does not take it.
     """
-    settings: dict[str, str | int | float] = {"specification": specification.as_text(), "waiting": float(waiting)}
-    app = write_bundle(connection.home / "app", name="quoron", settings=settings, **COMPONENTS)
-    return connection.run(app)
+    project = {
+        "name": "quoron",
+        "version": version("quoron"),
+        "description": "User-level private federated optimisation",
+        "license": "Apache-2.0",
+        "dependencies": [f"quoron=={version('quoron')}"],
+    }
+    config = {"specification": specification.as_text(), "waiting": float(waiting)}
+    app = {"publisher": "quoron", "components": COMPONENTS, "config": config}
+    make_folder(folder := connection.home / "app")
+    text = toml_text.dumps({"project": project, "tool": {"flwr": {"app": app}}})
+    write(folder / "pyproject.toml", text.encode(), advice="Choose another folder.")
+    return connection.run(folder)
 
 
 def follow(connection: FlowerConnection, number: int, say: Callable[[str], None]) -> None:

@@ -1,45 +1,52 @@
-"""A simulation carried out by Flower: users spread over its simulated nodes, one SuperLink for the time of the run.
+"""A simulation carried out by Flower: users spread over its simulated nodes, in one program for the time of the run.
 
     result = simulate(prepared, folder, engine=Flower(nodes=50, cpus=2))
 
-The bits are those of the inline engine, so either may continue what the other began. The ServerApp writes what happens,
-a line of JSON each, into a file of this run's scratch folder (`simulated.Events`); where that is gone, it ends.
+The program has a reaper, so that Ray and all that is written for it are gone with this process. Its ServerApp carries
+the run out, its ClientApps compute the answers of their users. Both read the configuration in the run's folder and draw
+the same users from it, so nothing but questions and answers crosses between them; the bits are those of the inline
+engine, and either may continue what the other began. What happens comes back over a pipe.
 """
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
-from quoron.engine.processes import own_error
-from quoron.engine.processors import free_port
-from quoron.federation.flower_commands import FlowerConnection, Process, last_error, write_bundle
-from quoron.federation.flower_superlink import MARK
+from quoron.engine.inline import InlineEngine
+from quoron.engine.processes import Program, reply, told
+from quoron.federation.flower_commands import environment, last_error
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.problem import Setup
+from quoron.simulation.problem import Setup, setup
 from quoron.simulation.run import SimulatedRun
-from quoron_client.durable import public
+from quoron_client.flower.serving import make_app
+from quoron_client.protocol.flower_records import Values, answered
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
+from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
 
-GATED = sys.platform == "linux"  # where the kernel says whose the other end of a connection is
-COMPONENTS = {
-    "server": "quoron.federation.flower_simulated:server_app",
-    "client": "quoron.federation.flower_simulated:client_app",
-}
 NODES, FLOWER = 50, Flower()
 LOG = "flower.log"  # in the run folder
-EVENTS = "events.jsonl"  # in the scratch folder
-_LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and without any until its state is asked
+RUN = "simulation"
+SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
+WAITING = 600.0  # for nodes to be there
+COMMAND = "from quoron.federation.flower_simulation import main; main()"  # importable, for Ray's actors
+_TOLD = 5.0  # seconds between two words of how many nodes have answered
 
 
 def simulate(
@@ -57,115 +64,135 @@ def simulate(
     on_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    nodes = min(engine.nodes or NODES, prepared.scene.problem.users)
-    follower = _Follower(prepared, folder, observers)
-    with on_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
-        runs.tell(observers, "starting Flower")
-        with superlink(place, folder.path / LOG) as (connection, check):
-            runs.tell(observers, f"starting {nodes} nodes")
-            (events := place.folder / EVENTS).touch()
-            where = folder.path.resolve()
-            settings = {"preset": str(where / "config.toml"), "folder": str(where), "events": str(events)}
-            app = write_bundle(place.folder / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
-            sizes = (
-                f"num-supernodes={nodes} init-args-num-cpus={engine.cpus or os.cpu_count() or 1} "
-                "client-resources-num-cpus=1 "
-                "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
+    nodes, log = min(engine.nodes or NODES, prepared.scene.problem.users), folder.path / LOG
+    ours, theirs = Pipe(duplex=False)
+    with on_ray.private_folder() as (scratch, cluster), ours:  # Flower starts Ray in the program, with its environment
+        home = scratch / "home"
+        sizes = nodes, engine.cpus or os.cpu_count() or 1
+        with theirs:
+            program = Program(
+                [sys.executable, "-P", "-c", COMMAND, *map(str, (folder.path.resolve(), *sizes, theirs.fileno()))],
+                environment=environment(home) | cluster,
+                log=log,
+                files=[theirs.fileno()],
+                folders=[scratch],
+                mark=f"FLWR_HOME={home.resolve()}",
             )
-            follower.follow(connection, connection.run(app, federation=sizes), events, check)
-        (folder.path / LOG).unlink(missing_ok=True)  # nobody reads it unless something failed
+        with program:
+            _follow(ours, prepared.planned.plan, observers, program, folder)
+    log.unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)
     for observer in observers:
         observer.finished(result.model)
     return result
 
 
-@contextmanager
-def superlink(place: on_ray.Place, log: Path) -> Iterator[tuple[FlowerConnection, Callable[[], None]]]:
-    """A SuperLink of our own in Flower's simulation, of which nothing outlives this process; raises if it has ended."""
-    home, own, port = place.folder / "home", place.folder / "t", free_port()
-    own.mkdir()
-    connection = FlowerConnection(home, f"127.0.0.1:{port}")
-    connection.begin()
-    here = ("--host", "127.0.0.1", "--port", str(port))
-    arguments: tuple[str, ...] = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
-    name = "python" if GATED else "flower-superlink"
-    if GATED:
-        arguments = ("-m", "quoron.federation.flower_superlink", *arguments)
-    more = place.environment | {"TMPDIR": str(own)}
-    with Process(name, arguments, home=home, log=log, more=more, folders=[place.folder]) as process:
-        process.healthy(f"http://127.0.0.1:{port}/health")
-        if GATED:  # this SuperLink carries out what it is given
-            process.healthy(f"http://127.0.0.1:{port}{MARK}")
-        yield connection, process.check
-
-
-@dataclass(slots=True)
-class _Follower:
-    """Tells observers of a run's rounds, and leaves when it has ended."""
-
-    prepared: Prepared[Setup]
-    folder: RunFolder
-    observers: Sequence[Observer]
-    started: bool = False
-    process: int | None = None  # of the ServerApp
-
-    def follow(self, connection: FlowerConnection, run: int, events: Path, check: Callable[[], None]) -> None:
-        """Return when the run is complete; its own error if it failed."""
-        heard, line = time.monotonic(), b""
-        with events.open("rb") as file:
-            while True:
-                over = "its process has died" if self._is_dead() else ""
-                if time.monotonic() - heard >= _ASK:  # for long nothing was written, and asking Flower takes seconds
-                    with suppress(RunError):  # if its SuperLink has ended, `check` sees that
-                        status, details = connection.status_and_details(run)
-                        over = f"{status} {details}" if status.startswith("finished") else over
-                    heard = time.monotonic()
-                while (line := line + file.readline()).endswith(b"\n"):
-                    if self._is_end(json.loads(line)):
-                        return
-                    heard, line = time.monotonic(), b""
-                if over:
-                    raise self._failed(connection, run, over)
-                check()
-                time.sleep(_LOOK)
-
-    def _is_end(self, event: dict[str, Any]) -> bool:
-        """Tell what has happened; its error if it is one."""
-        if event["kind"] == "started":
-            self.process = int(event["process"])
-        elif event["kind"] == "waiting":
-            runs.tell(self.observers, event["what"])
-        elif event["kind"] == "round":
-            for observer in self.observers:
-                if not self.started:
-                    observer.started(self.prepared.planned.plan)
-                observer.round_finished(RoundEvent(**event["event"]))
-            self.started = True
-        elif "error" in event:
-            raise own_error(event["error"], event["message"])
-        return bool(event["kind"] == "ended")
-
-    def _is_dead(self) -> bool:
-        """Return whether the ServerApp's process does not run any more: Flower leaves those that have ended unread."""
-        if self.process is None:
-            return False
+def _follow(
+    ours: Connection, plan: RunPlan, observers: Sequence[Observer], program: Program, folder: RunFolder
+) -> None:
+    """Tell observers what happens until the run is complete; its own error if it failed."""
+    while True:
         try:
-            stat = Path(f"/proc/{self.process}/stat").read_bytes()
-            return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
-        except (OSError, IndexError):
-            pass  # gone, or a system without /proc
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return True
-        return False
+            kind, what = ours.recv()  # from a program of ours, and nobody else
+        except (EOFError, OSError):
+            raise RunError(
+                f"Flower ended the run. Its log is {program.log}. Nothing is lost: continue with `quoron resume "
+                f"{folder.path}`, with --engine flower or without.{last_error(program.written)}"
+            ) from None
+        if kind == "said":
+            runs.tell(observers, what)
+        elif kind == "started":
+            for observer in observers:
+                observer.started(plan)
+        elif kind == "round":
+            for observer in observers:
+                observer.round_finished(what)
+        else:
+            return told((kind, what))  # type: ignore[no-any-return]
 
-    def _failed(self, connection: FlowerConnection, run: int, why: str) -> RunError:
-        log, said = self.folder.path / LOG, connection.log(run)
-        with open(log, "a", encoding="utf-8", opener=public) as text:
-            text.write(said)
-        return RunError(
-            f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "
-            f"`quoron resume {self.folder.path}`, with --engine flower or without.{last_error(said)}"
+
+# The program.
+
+
+def main() -> None:
+    """Carry a run out on Flower's nodes: `FOLDER NODES CPUS PIPE`."""
+    from flwr.simulation import run_simulation
+
+    folder, (nodes, cpus, pipe) = RunFolder(Path(sys.argv[1])), map(int, sys.argv[2:])
+    parent, server = Connection(pipe, readable=False), ServerApp()
+    server.main()(lambda grid, context: parent.send(carried_out(grid, nodes, folder, Telling(parent))))
+    parent.send(("said", f"starting {nodes} nodes"))
+    # What goes wrong in a client is not the server's to know.
+    config: Any = {"init_args": {"num_cpus": cpus, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
+    try:
+        run_simulation(server, client_app(folder), nodes, backend_config=config)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # its ServerApp may still wait for answers
+
+
+class Telling(Observer):
+    """Sends what happens to the process that follows the run."""
+
+    def __init__(self, parent: Connection) -> None:
+        self._parent, self._due = parent, time.monotonic() + _TOLD
+
+    def count(self, answered: int, asked: int) -> None:
+        """Tell how many nodes have answered, now and then: the data are made up."""
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + _TOLD
+            self._parent.send(("said", f"{answered:,} of {asked:,} nodes have answered"))
+
+    def started(self, plan: RunPlan) -> None:
+        """Before the first round, or the first resumed one."""
+        self._parent.send(("started", None))
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+        self._parent.send(("round", event))
+
+
+def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: Telling) -> tuple[str, object]:
+    """Carry a run out in its folder, from wherever its ledger stands; return how it ended, for `told`."""
+
+    def run(grid: Grid) -> None:
+        prepared = runs.prepare(folder.config(), folder.path)
+        fleet = Shards.found(grid, nodes, run=RUN, seconds=WAITING)
+        engine = FlowerEngine(
+            grid,
+            fleet,
+            RUN,
+            prepared.scene.problem,
+            SECONDS,
+            early_ends=True,
+            demanding=True,
+            progress=observer.count,
         )
+        try:
+            runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
+        except NodeFailed as error:
+            how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
+            raise NodeFailed(f"{error} {how}") from None
+
+    return reply(run, grid)
+
+
+def client_app(folder: RunFolder) -> ClientApp:
+    """Return the ClientApp of every node."""
+    return make_app(partial(_answer, folder.path))
+
+
+def _answer(folder: Path, values: Values, context: Context) -> RecordDict:
+    """Return the answers of a partition's users who are asked, in their order, computed as the inline engine does."""
+    engine, seed = _engine(folder)
+    return answered(values, lambda question: engine.rows(replace(question, task=question.task.directed(seed))))
+
+
+@lru_cache(maxsize=2)
+def _engine(folder: Path) -> tuple[InlineEngine, int]:
+    """Return the same for every message of a process."""
+    config = RunFolder(folder).config()
+    engine = setup(config, folder).engine
+    assert isinstance(engine, InlineEngine)
+    return engine, config.run.seed

@@ -15,7 +15,8 @@
         print(trained.statement)
         np.save("model.npy", trained.model)
 
-Clients answer with `quoron_client.flower.answering.answer_with`.
+Clients answer with `quoron_client.flower.answering.answer_with`. What a client returns comes out of a black box: see
+`quoron_server.black_box`.
 What the operator of a ServerApp allows is said by the environment of its process, never by a submitter's run config.
 """
 
@@ -23,9 +24,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from types import MappingProxyType
+from typing import Literal, Unpack, get_args
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -34,11 +36,16 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.training.rows import BlackBox, Start, TrainedRows, algorithm_of, origin_of, problem_of
 from quoron_client.durable import OWN, make_folder
+from quoron_client.protocol import wire
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore
-from quoron_server.flower.apps import Identities, Training, train
-from quoron_server.plan import Privacy, check_delta
+from quoron_server.flower.serving import Attendance, carry_out
+from quoron_server.parameters import Assumption, Kind
+from quoron_server.plan import Privacy, RunPlan, check_delta
+from quoron_server.specification import describe_promise, require_open_cohorts
 from quoron_server.storage.database import Database
 from quoron_server.storage.registry import EVERYONE
 from quoron_server.wording import sentence
@@ -59,6 +66,64 @@ def require_users(environment: Mapping[str, str]) -> None:
 
 
 DATABASE_FILE = "store.sqlite"
+Identities = Literal["keys", "partitions"]
+ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
+    {"keys": Assumption(Kind.ONE_KEY_ONE_USER), "partitions": Assumption(Kind.ONE_PARTITION_ONE_USER)}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Asked):
+    """One private training run of a black box."""
+
+    run: str
+    identities: Identities = "keys"  # who is a user: the holder of a SuperNode's key, or a partition of a simulation
+    seed: int = 0  # public randomness: slots and partition
+    early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always
+
+    @property
+    def simulation(self) -> bool:
+        """Whether its noise is seeded."""
+        return self.simulation_seed is not None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a round ends before its deadline once all users have answered."""
+        return self.early_ends or self.identities == "partitions"
+
+    @property
+    def trust_clients(self) -> bool:
+        """Never: everything that clients are sent is private."""
+        return False
+
+    def plan(self) -> RunPlan:
+        """Return the plan, verified against its theorem.
+
+        ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
+        """
+        if self.identities not in get_args(Identities):
+            known = " or ".join(get_args(Identities))
+            raise ConfigError(f"Expected identities to be {known}, got identities={self.identities!r}.")
+        plan = self.planned(self.seed)
+        _require_fitting(self.algorithm, plan)
+        plan = plan.assuming([ASSUMED[self.identities]])
+        if self.ends_early:
+            plan = plan.assuming([Assumption(Kind.EARLY_ENDS)])
+        if self.early_ends and self.identities == "keys" and not self.simulation:
+            require_open_cohorts(plan)
+        ALGORITHMS[self.algorithm].verify(plan)
+        return plan.simulated() if self.simulation else plan
+
+
+def _require_fitting(algorithm: str, plan: RunPlan) -> None:
+    """Raise ConfigError for questions that every client would refuse, which would leave a model of noise."""
+    points = plan.schedule.gradients_asked
+    most = (wire.MAX_WHOLE // 8 - 1024) // points
+    if plan.problem.dimension > most:
+        raise ConfigError(
+            f"Expected dimension to be at most {most:,} for {algorithm}, which asks at {points} "
+            f"point{'s' if points > 1 else ''}, got dimension={plan.problem.dimension:,}. Train fewer numbers."
+        )
 
 
 @entry_point
@@ -142,7 +207,22 @@ def train_privately(
         begin = _start(folder, run, Start(origin), known=known, given=start is not None)
         origin, asked = begin.weights, replace(asked, start=begin.digest)
         store.settle()
-        moved = train(grid, asked, plan, store, origin, action=action, seconds=seconds, waiting=waiting)
+        by_partitions = identities == "partitions"
+        moved = carry_out(
+            grid,
+            store,
+            asked,
+            plan,
+            "flower-app",
+            describe_promise(run, plan, simulation=asked.simulation),
+            Attendance(grid, action, partitions=users if by_partitions else None),
+            seconds=seconds,
+            early_ends=asked.ends_early,
+            waiting=waiting,
+            action=action,
+            start=origin,
+            watched=asked.simulation or by_partitions,
+        )
     model = origin + moved
     return TrainedRows(model, model, sentence(plan.guarantee), folder, plan, plan.cost.rounds)
 
