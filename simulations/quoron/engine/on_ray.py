@@ -31,9 +31,10 @@ from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
 
 FIRST = (2, 52)  # the first Ray with tokens
-QUIET = {  # no usage report is sent, and no warning about that
+QUIET = {  # no usage report is sent, no warning about that, and no port with metrics for those without a token
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",
 }
 # What a stranger asks: the list of a cluster's nodes, which every version answers whom it lets in.
 QUESTION = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
