@@ -331,9 +331,7 @@ class ColumnsSection(Section):
     )
     class_weight: ByClass | None = Field(
         default=None,
-        description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
-        "shares of classes that the data quality check estimates (docs/tables.md): 'balanced:5' holds the largest "
-        "weight to 5 times the smallest, 'balanced' to 10 times; default: all alike",
+        description="what a row counts by its class: { class = number }, divided by the largest; default: all alike",
     )
     missing: Literal["drop", "midpoint"] = Field(
         default="drop",

@@ -48,7 +48,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron.data.index import Rows, RowSpan, opened
-from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
+from quoron.data.table import DOMAIN, TablePopulation, assumed, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
     Corruption,
@@ -789,7 +789,7 @@ def from_dataset(
     """
     encoding.check_loss(loss)
     index = opened(source, user)
-    rows = Rows.of(index, alike(encoding)).resolved()
+    rows = Rows.of(index, encoding).resolved()
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
     sizes: dict[str, Any] = {"users": len(chosen), "items_per_user": items_per_user}

@@ -390,7 +390,7 @@ def one_answer(model: Model) -> tuple[str, ...]:
     if only is not None:
         return (f"the model predicts {in_words(only)!r} for every row, whatever it holds within its ranges. {fix}",)
     shares, weights = model.label_shares, model.encoding.class_weight
-    if isinstance(weights, ClassWeights):
+    if weights is not None:
         return () if shares is None else _diluted(weights, seen(shares.shares, shares.error), model.loss.name)
     if shares is None or len(classes) > 2:
         return ()
@@ -420,7 +420,7 @@ def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> t
 def in_classes(encoding: Encoding) -> str | None:
     """Return what a row counts by its class, in words; None where classes count alike."""
     weights, classes = encoding.class_weight, outcomes(encoding.label)
-    if not isinstance(weights, ClassWeights):
+    if weights is None:
         return None
     return ", ".join(f"{in_words(each)} {count:.3g}" for each, count in zip(classes, weights.counts, strict=True))
 

@@ -34,7 +34,7 @@ from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron_client.data import fused
-from quoron_client.data.encoding import ClassWeights, Encoding
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.tables import Opened, types_of
@@ -126,17 +126,6 @@ class HeldRows:
     def looked(self) -> None:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
         self._marks.clear()
-
-    def weighed_by(self, encoding: Encoding) -> "HeldRows":
-        """Return the same rows by other rules for the same columns: rows that counted alike may be weighed by class."""
-        if encoding is self.encoding:
-            return self
-        items, weights = self.items, encoding.class_weight
-        if not isinstance(items, ItemBatch):
-            items = replace(items, encoding=encoding)
-        elif isinstance(weights, ClassWeights) and items.weights is not None:
-            items = replace(items, weights=weights.weighed(items.labels, items.weights))
-        return replace(self, encoding=encoding, items=items)
 
     def fitting(self, slots: Users) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.

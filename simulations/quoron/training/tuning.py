@@ -37,7 +37,6 @@ import numpy as np
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
-from quoron.data.table import alike
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
@@ -553,9 +552,8 @@ class _Rows:
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
-            held = hold(config, self._base, self._frame)
-            held.looked()
-            self._held[key] = held.weighed_by(alike(held.encoding))
+            self._held[key] = hold(config, self._base, self._frame)
+            self._held[key].looked()
         held = self._held[key]
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
