@@ -28,7 +28,7 @@ from quoron_client.data.encoding import (
     Weight,
     read_label,
 )
-from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric
+from quoron_client.data.features import DateNumber, DatePart, Hashed, Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import Terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
@@ -97,7 +97,6 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("a weight of 'w'", lambda: Weight("w", -1.0)),
     ("feature_norm > 0", lambda: Encoding(AGE, feature_norm=0.0)),
     ("at least one feature", lambda: Encoding((), intercept=False)),
-    ("the public values of column", lambda: Encoding((Categorical("ward", "from-data"),)).check_public()),
     ("buckets for column 'a'", lambda: Hashed("a", 1)),
     ("buckets for column 'a'", lambda: Hashed("a", 2**20 + 1)),
     ("declarations imply, got 1,048,578", lambda: Encoding((Hashed("a", features.MAX_COLUMNS), Hashed("b", 2)))),

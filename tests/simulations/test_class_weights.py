@@ -112,7 +112,7 @@ def test_what_class_weights_cost_is_said_where_it_is_much():
     assert one_answer(made([9.0, 0, 0, 0], weighed, label_shares=LabelShares((0.5, 0.5), 0.001))) == ()
 
 
-def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
+def test_the_command_line_takes_class_weights(people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     words = [
         "--user",
@@ -138,7 +138,6 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
         )
         == 0
     )
-    assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 
 

@@ -286,5 +286,3 @@ def test_curves_and_a_model_beside_them_are_two_values_of_one_thing(people: pd.D
     ):
         with pytest.raises(ConfigError, match=said):
             quoron.simulate(people, label="ill", columns=COLUMNS | columns, model="curves", **QUICK)
-    with pytest.raises(ConfigError, match="how many there are is private"):
-        quoron.simulate(people, label="ill", columns={"categorical": ["ward"]}, model="curves", **QUICK)

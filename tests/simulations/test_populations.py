@@ -254,12 +254,6 @@ class TestEncoding:
         assert not normalize or norms.min() > norm * (1 - 1e-6)
         np.testing.assert_array_equal(bounded(batch, crowd.loss).features, batch.features)
 
-    def test_a_vocabulary_from_data_is_sorted_and_said_to_be_for_simulation_only(self):
-        crowd = clinic(features=(Categorical("ward", "from-data"),))
-        assert crowd.encoding.names == ("ward=A", "ward=B", "ward=C", "intercept")
-        assert any("'ward'" in text and "simulation only" in text for text in crowd.knowledge.assumptions)
-        assert clinic(items_per_user=5).knowledge.assumptions == ()
-
 
 class TestUsers:
     @settings(derandomize=True, deadline=None, max_examples=25)
@@ -564,7 +558,6 @@ class TestRemarks:
             (amiss(who="me"), {}, ("one user", "Name the column that tells users apart")),
             (amiss(who=np.arange(ROWS)), {}, ("one row", "user-level privacy is then item-level")),
             (amiss(), {"items_per_user": None}, ("items_per_user is not declared", "population.items_per_user")),
-            (amiss(), {"features": (FEATURES[0], Categorical("ward", "from-data"))}, ("'ward'", "List them")),
         ],
     )
     def test_name_what_is_amiss_and_the_fix(self, frame, changes, words):

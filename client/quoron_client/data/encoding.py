@@ -30,7 +30,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +41,6 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapS
 
 from quoron_client.data.features import (
     MAX_DEGREE,
-    Categorical,
     Declared,
     Feature,
     Terms,
@@ -482,12 +481,6 @@ class Encoding(Declared):
                 "a model must not tell users apart. Leave it out."
             )
 
-    def check_public(self) -> None:
-        """Raise ConfigError where values would be taken from the data, and so become public."""
-        for feature in self.features:
-            if feature.is_open:
-                raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
-
     def check_loss(self, loss: Loss) -> None:
         """Raise ConfigError unless labels, their bound and the feature norm are what the loss takes."""
         label, classes, bound = self.label, getattr(loss, "classes", 2), getattr(loss, "label_bound", None)
@@ -517,11 +510,6 @@ class Encoding(Declared):
             )
         if isinstance(label, Range) and bound is not None and label.bound != bound:
             raise ConfigError(f"Expected labels within the loss's label_bound={bound:g}, got bound={label.bound:g}.")
-
-    def resolved(self, table: "pa.Table") -> "Encoding":
-        """Return the same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
-        return replace(self, features=tuple(found))
 
     def centred(self, weights: Vector, features: Sequence[bool]) -> Vector:
         """Return the same model (d,) with coefficients of values around zero, of these features that have values.

@@ -133,11 +133,6 @@ class Kind(Declared, ABC):
         return False
 
     @property
-    def is_open(self) -> bool:
-        """Whether its public values are still to be found in the data. For simulation only."""
-        return False
-
-    @property
     @abstractmethod
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
@@ -436,17 +431,15 @@ class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
     Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, written as `0:50000`. The value `"from-data"` takes the values found, for simulation only: in a deployment
-    the vocabulary itself would leak.
+    range, written as `0:50000`.
     """
 
     column: str
-    categories: Vocabulary | Literal["from-data"]
+    categories: Vocabulary
 
     def __post_init__(self) -> None:
-        if self.categories != "from-data":
-            check_vocabulary(f"categorical feature {self.column!r}", self.categories)
-            object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
+        check_vocabulary(f"categorical feature {self.column!r}", self.categories)
+        object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -459,11 +452,6 @@ class Categorical(Kind):
         return len(self.categories)
 
     @property
-    def is_open(self) -> bool:
-        """Whether its public values are still to be found in the data. For simulation only."""
-        return self.categories == "from-data"
-
-    @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         fix = "List its values, or have them released with `quoron bounds`; texts are compared letter by letter."
@@ -471,8 +459,6 @@ class Categorical(Kind):
 
     def read(self, table: "pa.Table") -> Codes:
         """Return the place of each value among the categories, shape (N,); -1 for one that is in none."""
-        if self.categories == "from-data":
-            raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
         return columns.places(table, self.column, self.categories)
 
 

@@ -523,19 +523,6 @@ class Rows:
         found[np.argsort(place[numbers], kind="stable")] = np.arange(len(numbers))
         return found
 
-    def resolved(self) -> "Rows":
-        """With every `from-data` vocabulary replaced by the values found. For simulation only."""
-        open_ = [f.column for f in self.encoding.features if f.is_open]
-        if not open_:
-            return self
-        found: dict[str, list[Any]] = {name: [] for name in open_}
-        for table in self._numbered(self.index.pieces, open_):
-            for name in open_:
-                found[name] = [pc.unique(pa.concat_arrays([*found[name], columns.column(table, name)]))]
-        longest = max(len(values[0]) for values in found.values())
-        padded = {name: pa.concat_arrays([v[0], pa.nulls(longest - len(v[0]), v[0].type)]) for name, v in found.items()}
-        return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
-
     def tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Ranks, pa.Table]]:
         """Yield whose each row is, and the rows, with the columns that items are made of.
 

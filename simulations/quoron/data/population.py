@@ -789,11 +789,11 @@ def from_dataset(
     """
     encoding.check_loss(loss)
     index = opened(source, user)
-    rows = Rows.of(index, encoding).resolved()
+    rows = Rows.of(index, encoding)
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
     sizes: dict[str, Any] = {"users": len(chosen), "items_per_user": items_per_user}
-    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(encoding, items_per_user))
+    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(items_per_user))
     return DatasetPopulation(
         **declared.public(),
         store=ItemStore(rows, chosen, np.arange(len(chosen)), loss),

@@ -313,13 +313,14 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
             f"Expected the values of every category with population.model={table.model!r}, got none of one: "
             "how many there are is private. List them."
         )
-    if columns.estimate:
+    unknown = [*columns.estimate, *(column for column, values in columns.categorical.items() if not values)]
+    if unknown:
         raise ConfigError(
-            f"Expected the range or the values of every column that is a feature, got none of "
-            f"{', '.join(columns.estimate)}. Declare them; `quoron train` estimates them within ε."
+            f"Expected the range or the values of every column that is a feature, got none of {', '.join(unknown)}: "
+            "what is in the table is private. Declare them; `quoron train` estimates them within ε."
         )
     numeric = [Numeric(column, low, high) for column, (low, high) in columns.numeric.items()]
-    categorical = [Categorical(column, values or "from-data") for column, values in columns.categorical.items()]
+    categorical = [Categorical(column, values) for column, values in columns.categorical.items()]
     hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
     dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
     label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))

@@ -23,7 +23,7 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.data.declared_types import check_types
 from quoron.data.index import Rows, ahead, opened
-from quoron.data.table import TableUsers
+from quoron.data.table import TableUsers, assumed
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, Users
 from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
@@ -101,10 +101,6 @@ def users_of(declared: Declared, items: ItemBatch | Rows, asked: Users) -> "Tabl
 
 
 NUMBERS = 1 << 23  # of users, that are looked at together
-UNDECLARED = (
-    "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
-    "and, with some methods, less noise."
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,15 +191,9 @@ def hold(
     section = check_section(config)
     loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
-    for feature in encoding.features:
-        if feature.is_open:
-            raise ConfigError(
-                f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
-                "private. List them, or have them released with `quoron bounds`."
-            )
     items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
-    warnings: tuple[str, ...] = () if items else (UNDECLARED,)
+    warnings = assumed(items)
 
     def declared(found: int) -> Declared:
         return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
