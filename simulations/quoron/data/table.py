@@ -459,10 +459,6 @@ class TableUsers(TabularUsers):
 
 
 DOMAIN = L2Ball(10.0)  # of models, where none is given
-_UNDECLARED = (
-    "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
-    "and, with some methods, less noise."
-)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -613,7 +609,7 @@ def from_table(
     users, owners = group(table, user)
     training = trained(users, test_fraction, seed)
     sizes: dict[str, Any] = {"users": int(training.sum()), "items_per_user": items_per_user}
-    declared = Declared.of_rows(encoding, loss, domain, **sizes, assumptions=assumed(items_per_user))
+    declared = Declared.of_rows(encoding, loss, domain, **sizes)
     return population_of(declared, table, owners, training, encoding=encoding, outliers=outliers, seed=seed)
 
 
@@ -661,11 +657,6 @@ def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
     if not chosen.any():
         raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
     return chosen
-
-
-def assumed(items_per_user: int | None) -> tuple[str, ...]:
-    """Return what a reader must believe of a table's rules before its values are read."""
-    return (_UNDECLARED,) if items_per_user is None else ()
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:

@@ -23,7 +23,7 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.data.declared_types import check_types
 from quoron.data.index import Rows, ahead, opened
-from quoron.data.table import TableUsers, assumed
+from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, Users
 from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
@@ -193,7 +193,6 @@ def hold(
     encoding = encoding_of(section, loss)
     items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
-    warnings = assumed(items)
 
     def declared(found: int) -> Declared:
         return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
@@ -205,12 +204,11 @@ def hold(
         encoding = check_types(encoding, types_of(rows.index.files.schema))
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
-        warnings += unread(given or section, rows.index.files.schema.names)
+        warnings = (*public.knowledge.assumptions, *unread(given or section, rows.index.files.schema.names))
         return HeldRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
         table = source_of(section, base, frame)
-        warnings += unread(given or section, table.names)
         ask = partial(make_sure_of_items, then, begun=begun)
         encoding, gathering = gather(table, encoding, section.user, most, ask=ask)
         gathered = gathering.end()
@@ -220,6 +218,7 @@ def hold(
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
+    warnings = (*public.knowledge.assumptions, *unread(given or section, table.names))
     return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.block.marks)])
 
 
