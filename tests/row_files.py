@@ -13,7 +13,7 @@ from quoron_client.data.encoding import Encoding, Weight, read_label
 from quoron_client.data.features import Categorical, Numeric
 
 RULES = Encoding(
-    (Numeric("a", 0, 100), Categorical("ward", ("x", "y")), Numeric("b", 0, 5), Numeric("n", 0, 9, edges=(2.0, 6.0))),
+    (Numeric("a", 0, 100), Categorical("ward", ("x", "y")), Numeric("b", 0, 5), Numeric("n", 0, 9)),
     label=read_label("sick"),
     weight=Weight("w", 0.8),
 )

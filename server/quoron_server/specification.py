@@ -77,7 +77,6 @@ class RunSpecification(BaseModel):
             raise ValueError(f"silos hold {sum(self.silos)} persons together, problem.users is another number")
         if self.simulation != (self.simulation_seed is not None):
             raise ValueError("simulation_seed belongs to a simulation, and a simulation needs one")
-        self.columns.check_public()
         if self.columns.dimension != self.problem.features:
             raise ValueError(f"the columns make {self.columns.dimension} features, problem.dimension is another number")
         if not isinstance(self.loss.get("name"), str):

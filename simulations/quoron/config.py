@@ -302,7 +302,7 @@ class ColumnsSection(Section):
     categorical: dict[str, Vocabulary] = Field(
         default_factory=dict,
         description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
-        "empty list takes the values in the data, which thereby become public",
+        "empty list has them estimated privately, within ε",
     )
     estimate: dict[str, Literal["number", "category", "any"]] = Field(
         default_factory=dict,
@@ -331,9 +331,7 @@ class ColumnsSection(Section):
     )
     class_weight: ByClass | None = Field(
         default=None,
-        description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
-        "shares of classes that the data quality check estimates (docs/tables.md): 'balanced:5' holds the largest "
-        "weight to 5 times the smallest, 'balanced' to 10 times; default: all alike",
+        description="what a row counts by its class: { class = number }, divided by the largest; default: all alike",
     )
     missing: Literal["drop", "midpoint"] = Field(
         default="drop",
@@ -724,15 +722,9 @@ def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --ep
         )
 
 
-def is_wanted(config: Config, *, simulated: bool = False) -> bool:
-    """Return whether something of a table is to be estimated: of a column that is named, or of all where no feature is.
-
-    Of a simulation not for the values of a category alone: it takes those in the data, which thereby become public.
-    """
-    section = config.population
-    if not isinstance(section, TableSection):
-        return False
-    return bool(estimated_columns(section).keys() - (section.columns.categorical.keys() if simulated else ()))
+def is_wanted(config: Config) -> bool:
+    """Return whether something of a table is to be estimated: of a named column, or of all where none is declared."""
+    return isinstance(config.population, TableSection) and bool(estimated_columns(config.population))
 
 
 def estimated_columns(section: TableSection) -> dict[str, str]:

@@ -34,7 +34,7 @@ from quoron.results import NO_MORE, Printed, axes_of, restored
 from quoron.run_folder import MODEL, ROWS, as_parquet, digest, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import ClassWeights, Encoding, Range, in_words, meaning, outcomes, seen
+from quoron_client.data.encoding import Encoding, Range, in_words, meaning, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, QuoronError, UsageError
 from quoron_server import wording
@@ -202,7 +202,7 @@ class Model(Printed):
 
     @property
     def feature_names_out_(self) -> tuple[str, ...]:
-        """A name for each coefficient: the column, or column=category, or the column's interval."""
+        """A name for each coefficient: the column, or column=category."""
         names = self.encoding.names
         return names[:-1] if self.encoding.intercept else names
 
@@ -471,7 +471,7 @@ class Model(Printed):
                 "Give a probability, such as the share of positives that you know."
             )
         weights = self.encoding.class_weight
-        counts = np.array(weights.counts) if isinstance(weights, ClassWeights) else np.ones(classes)
+        counts = np.ones(classes) if weights is None else np.array(weights.counts)
         return np.log(seen(self.label_shares.shares, self.label_shares.error) * counts)
 
     def _check_probable(self) -> None:

@@ -37,7 +37,7 @@ def _number(column, value, middle):
 
 
 def _base(row):
-    """Numbers in [-1, 1], and 0 or 1 for each category and interval."""
+    """Numbers in [-1, 1], and 0 or 1 for each category."""
     found = []
     for kind, column, values, middle in COLUMNS:
         value = row.get(column)
@@ -45,13 +45,8 @@ def _base(row):
             same = [isinstance(value, str) == isinstance(each, str) and value == each for each in values]
             found += map(float, same)
             continue
-        value = _number(column, value, middle)
-        if kind == "range":
-            low, high = values
-            found.append(min(max((2.0 * value - low - high) / (high - low), -1.0), 1.0))
-        else:
-            place = sum(edge <= value for edge in values)
-            found += [float(place == each) for each in range(len(values) + 1)]
+        low, high = values
+        found.append(min(max((2.0 * _number(column, value, middle) - low - high) / (high - low), -1.0), 1.0))
     return found
 
 
@@ -99,8 +94,7 @@ def as_python(model: "Model") -> str:
             columns.append(("categories", feature.column, tuple(feature.categories), None))
         elif isinstance(feature, Numeric):
             middle = None if drop else 0.5 * feature.low + 0.5 * feature.high
-            kind, values = ("intervals", feature.edges) if feature.edges else ("range", (feature.low, feature.high))
-            columns.append((kind, feature.column, values, middle))
+            columns.append(("range", feature.column, (feature.low, feature.high), middle))
         else:
             raise UsageError(
                 f"Expected numeric and categorical columns, got {feature.title!r}. Predict with quoron where it is "

@@ -192,11 +192,14 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
 
 
 def weights_of_classes(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
-    """What a configuration says of weights by class. InputError for a class that there is not, or another word."""
-    if given is None or isinstance(given, str):
-        return {} if given is None else {"class_weight": given}
+    """What a configuration says of weights by class. InputError for a class that there is not, or no mapping."""
+    if given is None:
+        return {}
     if not isinstance(given, Mapping):
-        raise InputError(f"Expected class_weight to be a text or a mapping, got class_weight={given!r}.")
+        raise InputError(
+            f"Expected class_weight to be a mapping, got class_weight={given!r}. For rare classes take "
+            "PrivateLogisticRegression(threshold='share')."
+        )
     names = dict(zip(classes.tolist(), label.declared["classes"], strict=True))
     wrong = [each for each in given if each not in names]
     if wrong:
@@ -401,8 +404,6 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         for doubt in trained.summary.doubts:
             if trained.data_quality is None or doubt not in trained.data_quality.warnings:
                 warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
-        for amiss in (each for each in prepared.planned.remarks if each.startswith("class_weight")):
-            warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
         self.folder_ = None if self.out is None else folder
 
@@ -527,7 +528,7 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     """Classes, declared or found."""
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
-    class_weight: Mapping[Any, float] | str | None = None  # weights, or "balanced:CAP": by released shares
+    class_weight: Mapping[Any, float] | None = None  # public weights of the classes
 
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         found: Any = self.classes

@@ -18,7 +18,6 @@ from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, features
 from quoron_client.data.encoding import (
-    Balanced,
     Classes,
     ClassWeights,
     Comparison,
@@ -29,7 +28,7 @@ from quoron_client.data.encoding import (
     Weight,
     read_label,
 )
-from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric
+from quoron_client.data.features import DateNumber, DatePart, Hashed, Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import Terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
@@ -95,11 +94,9 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("as JSON", lambda: Encoding.from_json({"features": [{"column": "a", "low": float("nan"), "high": 1.0}]})),
     ("low < high", lambda: Numeric("a", 2.0, 1.0)),
     ("a smaller range", lambda: Numeric("a", -1e308, 1e308)),
-    ("increasing edges", lambda: Numeric("a", 0.0, 1.0, edges=(2.0, 1.0))),
     ("a weight of 'w'", lambda: Weight("w", -1.0)),
     ("feature_norm > 0", lambda: Encoding(AGE, feature_norm=0.0)),
     ("at least one feature", lambda: Encoding((), intercept=False)),
-    ("the public values of column", lambda: Encoding((Categorical("ward", "from-data"),)).check_public()),
     ("buckets for column 'a'", lambda: Hashed("a", 1)),
     ("buckets for column 'a'", lambda: Hashed("a", 2**20 + 1)),
     ("declarations imply, got 1,048,578", lambda: Encoding((Hashed("a", features.MAX_COLUMNS), Hashed("b", 2)))),
@@ -114,8 +111,6 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("finite class weights > 0", lambda: ClassWeights.declared(TWO, {"yes": 0.0})),
     ("'yes'", lambda: ClassWeights.declared(None, {"yes": 1.0})),
     ("one weight for each", lambda: Encoding(AGE, label=TWO, class_weight=ClassWeights((1.0,)))),
-    ("not read first", lambda: Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()),
-    ("a cap >= 1", lambda: Balanced(0.5)),
     ("Expected separator", lambda: Dialect(separator=";;")),
     ("Expected decimal", lambda: Dialect(decimal=";")),
     ("Expected encoding", lambda: Dialect(encoding="ebcdic")),

@@ -73,11 +73,10 @@ def rows_of(rules, table):
                 codes = each.read(table)
                 missing = codes < 0
                 unfit.append(missing)
-                codes = codes if each.middle is None else np.where(missing, each.middle, codes)
                 block = np.zeros((len(codes), each.width), np.float32)
                 block[np.flatnonzero(codes >= 0), codes[codes >= 0]] = 1.0
                 blocks.append(block)
-            if rules.missing == "drop" and (each.is_number or each.middle is not None):
+            if rules.missing == "drop" and each.is_number:
                 kept &= ~missing
         labels, places = np.zeros(table.num_rows), np.full(table.num_rows, -1)
         if rules.label is not None:
@@ -142,7 +141,7 @@ def marks_of(rules, table):
 
 
 RULES = Encoding(
-    (Numeric("age", 0, 100), Numeric("size", -1, 1, edges=(0.0,)), Categorical("ward", ("A", "7")),
+    (Numeric("age", 0, 100), Numeric("size", -1, 1), Categorical("ward", ("A", "7")),
      Categorical("code", (1, 2))),
     label=Range("cost", 0, 10),
     weight=Weight("count", 4),
@@ -225,7 +224,6 @@ FEATURES = (
     Numeric("a", -3, 11),
     Categorical("ward", ("x", "y", "1")),
     Numeric("b", -1e300, 1e300),
-    Numeric("a", 0, 9, edges=(2.0, 6.0)),
     Categorical("b", (0, 1, 7)),
 )
 LABELS = [

@@ -1,11 +1,9 @@
-"""A run whose class weights follow from its look, replayed: neighbours, the same release, and the same bits after it.
+"""A run whose rows count by their class, replayed: neighbours, and the same bits after it.
 
-data-quality#h2: whatever the look has released, the run after it costs what its plan charges, since weights change what
-a user's own items count, within [0, 1], and nothing else. Broken twins: weights from shares that nobody released, and
-weights above one.
+data-quality#h3: weights change what a user's own items count, within [0, 1], and nothing else. Broken twin: weights
+above one.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -21,17 +19,16 @@ from hypothesis import strategies as st
 
 from contracts.charges import charges, require_charged
 from contracts.forced import FORCED
-from contracts.worlds import Complaint, World, same
+from contracts.worlds import World, same
 from quoron.config import from_tree
 from quoron.planning.plans import Prepared
-from quoron.training import data_quality, lifetime, run
-from quoron.training.table import CuratorEngine, HeldRows, hold
+from quoron.training import lifetime, run
+from quoron.training.table import CuratorEngine, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
+from quoron_client.data.encoding import ClassWeights
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -40,6 +37,7 @@ from quoron_server.plan import RunPlan
 USERS, ROWS = 200, 3
 METHODS = {"one-pass-dp-sgd": {"rounds": 4}, "whitened-tracking": {"rounds": 4}}
 LABELS = ("a", "b", "c")  # of which the first two are the classes
+CLASSES = {"a": 1, "b": 90}
 draw = np.random.Generator(np.random.Philox(8))
 X = draw.normal(size=(USERS * ROWS, 2))
 Y = np.where(X[:, 0] + draw.normal(size=USERS * ROWS) > 1.5, "b", "a")
@@ -59,7 +57,7 @@ def table(own: Rows) -> pa.Table:
 def prepared(name: str) -> Prepared[Any]:
     section: dict[str, Any] = {"kind": "table", "path": "frame", "user": "who", "items_per_user": ROWS}
     section["label"] = {"column": "ill", "classes": ["a", "b"]}
-    section["columns"] = {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": "balanced:1000"}
+    section["columns"] = {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": CLASSES}
     tree = {"population": section, "privacy": {"epsilon": 8.0, "delta": 1e-4}, "domain": {"radius": 2.0}}
     tree |= {"algorithm": {"name": name, "options": METHODS[name]}}
     return run.prepare(from_tree(tree), Path.cwd(), name="replayed", frame=table([(0.0, 0.0, "a")]))
@@ -73,33 +71,8 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
     prepared.cache_clear()
 
 
-Weighing = Callable[[HeldRows, Encoding], Encoding]
-
-
-def released(labels: list[float]) -> Weighing:
-    """By a release: the same in both worlds, whatever it is."""
-
-    def weighing(held: HeldRows, encoding: Encoding) -> Encoding:
-        del held
-        quality = prepared("one-pass-dp-sgd").planned.plan.guarantee.data_quality
-        assert quality is not None
-        return data_quality.weighed(encoding, quality, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
-
-    return weighing
-
-
-def unreleased(held: HeldRows, encoding: Encoding) -> Encoding:
-    """The broken twin: by the shares themselves."""
-    parts = zip(*held.fitting(np.arange(USERS)), strict=True)
-    _, labels, _ = (np.concatenate(part) for part in parts)
-    weights = encoding.class_weight
-    assert isinstance(weights, Balanced)
-    return replace(encoding, class_weight=weights.by(labels.mean(axis=0), 1e-9))
-
-
-def items(name: str, own: Rows, weighing: Weighing) -> ItemBatch:
-    held = hold(prepared(name).config, Path.cwd(), table(own))
-    return held.weighed_by(weighing(held, held.encoding)).items  # type: ignore[return-value]
+def items(name: str, own: Rows) -> ItemBatch:
+    return hold(prepared(name).config, Path.cwd(), table(own)).items  # type: ignore[return-value]
 
 
 def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
@@ -124,10 +97,10 @@ def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
             found.append((question, dict(update.public), [dict(each.parameters) for each in update.releases]))
 
 
-def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[float]:
+def replayed(name: str, first: Rows, second: Rows) -> list[float]:
     """What of the charges forcing the second world took; Complaint where the worlds are told apart, or it is more."""
     plan: RunPlan = prepared(name).planned.plan.without("held_out", "estimates", "data_quality").simulated()
-    one, two = (items(name, own, weighing) for own in (first, second))
+    one, two = (items(name, own) for own in (first, second))
     own = slice(0, (USERS - 1) * ROWS)
     assert one.weights is not None
     assert two.weights is not None
@@ -142,40 +115,32 @@ def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[f
 
 numbers = st.floats(-4, 4) | st.sampled_from([0.0, 3.0, -3.0, np.inf, np.nan, 1e300])
 own_rows = st.lists(st.tuples(numbers, numbers, st.sampled_from(LABELS)), min_size=1, max_size=4)
-looks = st.lists(st.floats(-1, 2), min_size=2, max_size=2)
 
 
 @pytest.mark.parametrize("name", METHODS)
 @settings(derandomize=True, deadline=None, max_examples=12)
-@given(first=own_rows, second=own_rows, labels=looks)
-def test_whatever_a_look_released_the_run_after_it_costs_what_its_plan_charges(name, first, second, labels):
-    replayed(name, first, second, released(labels))
+@given(first=own_rows, second=own_rows)
+def test_a_run_whose_rows_count_by_class_costs_what_its_plan_charges(name, first, second):
+    replayed(name, first, second)
 
 
 FAR: tuple[Rows, Rows] = ([(3.0, 3.0, "b")] * 3, [(-3.0, -3.0, "b")] * 3)
 
 
 def test_the_farthest_users_use_what_is_charged_whatever_their_class_weighs():
-    rare = replayed("one-pass-dp-sgd", *FAR, released([0.9, 0.01]))
+    rare = replayed("one-pass-dp-sgd", *FAR)
     assert 0.1 < max(rare) <= 1 + 1e-9
     common = [[(u, v, "a") for u, v, _ in own] for own in FAR]
-    light = replayed("one-pass-dp-sgd", *common, released([0.9, 0.01]))
+    light = replayed("one-pass-dp-sgd", *common)
     assert max(light) < 0.1 * max(rare)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_weights_from_shares_that_nobody_released_are_caught(name):
-    with pytest.raises(Complaint, match="everybody else's items"):
-        replayed(name, FAR[0], [(3.0, 3.0, "a")] * 3, unreleased)
-
-
-def test_weights_above_the_cap_are_refused_and_held_by_whoever_answers():
+def test_weights_above_one_are_refused_and_held_by_whoever_answers():
     """Neither is left to the other; without both a user's gradient is longer than the plan's bound."""
     with pytest.raises(ConfigError, match="in \\(0, 1\\]"):
         ClassWeights((1.0, 10.0))
-    tenfold, loss = object.__new__(ClassWeights), prepared("one-pass-dp-sgd").scene.held.declared.loss
-    object.__setattr__(tenfold, "counts", (1.0, 10.0))
-    broken = items("one-pass-dp-sgd", FAR[0], lambda _, encoding: replace(encoding, class_weight=tenfold))
+    whole, loss = items("one-pass-dp-sgd", FAR[0]), prepared("one-pass-dp-sgd").scene.held.declared.loss
+    broken = replace(whole, weights=10 * whole.item_weights)
     assert max(broken.item_weights) == 10.0
     bound = prepared("one-pass-dp-sgd").planned.plan.problem.lipschitz
     task = AverageGradient(np.zeros((1, broken.dimension)), (1.0,))

@@ -97,9 +97,7 @@ AGES: Mapping[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "catego
 RELEASES: Mapping[str, Callable[[], Any]] = {
     "train declared": lambda: _trained(**DECLARED),
     "train undeclared": lambda: _trained(20_000),
-    "train undeclared with classes weighted and people held out": lambda: _trained(
-        20_000, holdout=0.3, columns={"class_weight": "balanced"}
-    ),
+    "train undeclared with people held out": lambda: _trained(20_000, holdout=0.3),
     "train zero-out": lambda: _trained(adjacency="zero-out", settings=["population.users=7000"], **DECLARED),
     "train a number": lambda: _trained(
         8_000,

@@ -1,4 +1,4 @@
-"""Class weights and thresholds by the shares that a run's look releases: in training, in simulation, in predictions."""
+"""Declared class weights, and thresholds by the shares that a run's data quality check releases."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,24 +15,19 @@ from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
-from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
+from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron.training import run as training
 from quoron.training.result import one_answer
-from quoron.training.table import HeldRows
-from quoron_client.data.encoding import Balanced, Classes, ClassWeights, Encoding
+from quoron_client.data.encoding import Classes, ClassWeights, Encoding
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.errors import ConfigError, QuoronError, UsageError
-from quoron_server.plan import PREFACE
-from quoron_server.storage.ledger import Ledger
+from quoron_privacy.errors import ConfigError, UsageError
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
 USERS = 1500
 ROLES: dict[str, Any] = {"user": "who", "label": {"column": "ill", "classes": ["no", "yes"]}}
 COLUMNS: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}}
-BALANCED = {"columns": COLUMNS | {"class_weight": "balanced"}}
 QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -41,81 +36,6 @@ def people() -> pd.DataFrame:
     """A tenth is ill."""
     made = patients(USERS, spread=10.0, above=120.0)
     return made.assign(ill=np.where(made.ill, "yes", "no"))
-
-
-def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, out=out, **ROLES | {"columns": COLUMNS} | QUICK | more)
-
-
-def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
-    trained = train(people, tmp_path / "run", **BALANCED)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        released = np.array(own.released(PREFACE)["table_health"])
-    quality = DataQuality.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
-    shares = quality.shares(released).labels
-    model = trained.model
-    assert model.label_shares.shares == tuple(shares)
-    assert model.encoding.class_weight == Balanced(10.0).by(shares, model.label_shares.error)
-    assert model.encoding.class_weight.counts[1] == 1.0
-    assert dict(trained.summary.rows())["a row counts"] == trained.summary.class_weights
-    assert "yes 1" in trained.summary.class_weights
-    again = quoron.load(tmp_path / "run")
-    assert again.encoding == model.encoding
-    assert again.label_shares == model.label_shares
-    assert quoron.resume(tmp_path / "run").summary == trained.summary
-
-
-@pytest.mark.parametrize("at", ["preface", "weights"])
-def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, people, tmp_path, monkeypatch):
-    weighed, used = HeldRows.weighed_by, []
-
-    def noting(held: HeldRows, encoding: Encoding) -> HeldRows:
-        used.append((encoding.class_weight, weighed(held, encoding).items.weights.copy()))
-        if len(used) == 1 and at == "weights":
-            raise KeyboardInterrupt
-        return replace(held, encoding=encoding)
-
-    monkeypatch.setattr(HeldRows, "weighed_by", noting)
-    with monkeypatch.context() as once:
-        if at == "preface":
-            commit = Ledger.commit
-
-            def dying(self: Ledger, *given: Any) -> None:
-                commit(self, *given)
-                raise KeyboardInterrupt
-
-            once.setattr(Ledger, "commit", dying)
-        with pytest.raises(KeyboardInterrupt):
-            train(people, tmp_path / "run", **BALANCED)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        kept = own.released(PREFACE)
-    with pytest.raises(QuoronError, match="the same table, but it began with another"):
-        train(people.assign(age=people.age / 2), tmp_path / "run", **BALANCED)
-    trained = train(people, tmp_path / "run", **BALANCED)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        assert own.released(PREFACE) == kept
-    assert trained.model.encoding.class_weight == used[-1][0]
-    assert len({weights.tobytes() for _, weights in used}) == 1
-    assert set(used[-1][1]) == set(used[-1][0].counts)
-
-
-def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_path, capsys):
-    few = people[people.who < 40]
-    trained = train(few, tmp_path / "run", **BALANCED, epsilon=1.0)
-    assert trained.data_quality is None
-    assert trained.model.encoding.class_weight is None
-    assert trained.summary.class_weights is None
-    assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
-    off = quoron.train(people, **ROLES | BALANCED | QUICK, data_quality=0.0, dry_run=True)
-    assert any("train.data_quality = 0" in each for each in off.remarks if each.startswith("class_weight"))
-    with pytest.raises(UsageError, match="nobody looked"):
-        trained.model.predict(few, threshold="share")
-
-
-def test_a_simulation_weighs_classes_alike_and_says_so(people, tmp_path):
-    alike = quoron.simulate(people, out=tmp_path / "run", **ROLES | BALANCED | QUICK)
-    assert alike.model.encoding.class_weight is None
-    assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)
 
 
 MODEL = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Classes("ill", ("no", "yes")))
@@ -192,7 +112,7 @@ def test_what_class_weights_cost_is_said_where_it_is_much():
     assert one_answer(made([9.0, 0, 0, 0], weighed, label_shares=LabelShares((0.5, 0.5), 0.001))) == ()
 
 
-def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
+def test_the_command_line_takes_class_weights(people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     words = [
         "--user",
@@ -213,9 +133,11 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
         "2",
     ]
     assert (
-        invoke([*command, "--set", "population.columns.class_weight=balanced:4", "--out", str(tmp_path / "run")]) == 0
+        invoke(
+            [*command, "--set", "population.columns.class_weight={ no = 1, yes = 4 }", "--out", str(tmp_path / "run")]
+        )
+        == 0
     )
-    assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 
 
@@ -228,51 +150,38 @@ def estimator(**more: Any) -> PrivateLogisticRegression:
 def test_estimators_weigh_by_class_and_by_row(people):
     X, y, users = people[["age", "dose"]], people.ill, people.who
     plain = estimator().fit(X, y, users)
-    balanced = estimator(class_weight="balanced").fit(X, y, users)
-    assert balanced.model_.encoding.class_weight.counts[1] == 1.0
-    assert (balanced.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
+    with pytest.raises(
+        ValueError, match=r"class_weight to be a mapping, got class_weight='balanced'.*threshold='share'"
+    ):
+        estimator(class_weight="balanced").fit(X, y, users)
     declared = estimator(class_weight={"no": 1, "yes": 9}, data_quality=0).fit(X, y, users)
     weights = np.where(y == "yes", 9.0, 1.0)
     by_row = estimator(most_weight=9, data_quality=0).fit(X, y, users, sample_weight=weights)
     np.testing.assert_array_equal(declared.coef_, by_row.coef_)
+    assert (declared.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
     assert (estimator(threshold="share").fit(X, y, users).predict(X) == "yes").any()
     odd = weights.copy()
     odd[:4] = [np.nan, -1.0, np.inf, 1e300]
     assert np.isfinite(estimator(most_weight=9).fit(X, y, users, sample_weight=odd).coef_).all()
 
 
-@pytest.mark.filterwarnings("ignore:The model predicts 'no' for every row")
-def test_an_estimator_that_cannot_balance_says_so(people):
-    few = people[people.who < 40]
-    asked = estimator(class_weight="balanced", random_state=None, epsilon=1.0, delta=1e-3)
-    with pytest.warns(UnfitRows, match="weighs all classes alike"):
-        asked.fit(few[["age", "dose"]], few.ill, few.who)
+def test_an_estimator_of_numbers_takes_weights_of_rows(people):
     ridge = PrivateRidge(bounds=(0, 100), label_range=(0, 5), most_weight=3.0, random_state=0)
     with pytest.warns(Warning, match="protects nobody"):
         ridge.fit(people[["age"]], people.dose, people.who, sample_weight=np.full(len(people), 3.0))
     assert ridge.model_.encoding.weight.most == 3.0
 
 
-def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(people, tmp_path):
-    given = {
-        "user": "who",
-        "label": "ill",
-        "epsilon": 8.0,
-        "out": tmp_path / "run",
-        "columns": {"class_weight": "balanced"},
-    }
-    trained = quoron.train(people, **given)
-    assert trained.model.classes_ == ("no", "yes")
-    assert trained.model.encoding.class_weight.counts[1] == 1.0
-    assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
-    with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
-        quoron.train(people, **{**given, "columns": {"class_weight": {"yes": 5}}}, dry_run=True)
+def test_classes_that_are_bought_take_no_declared_weights(people, tmp_path):
+    given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run"}
+    with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or leave class_weight out"):
+        quoron.train(people, **given, columns={"class_weight": {"yes": 5}}, dry_run=True)
 
 
 def config(path: str = "frame", **more: Any) -> configs.Config:
     table: dict[str, Any] = {"kind": "table", "path": path, "user": "who"}
     table["label"] = {"column": "ill", "classes": ["no", "yes"]}
-    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
+    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": {"no": 1, "yes": 8}} | more
     method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
     return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
 
@@ -281,8 +190,6 @@ def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "people").mkdir()
     pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
-    released = np.array([0.0, 0.56, 0.06, 0.0, 0.0, 0.0, 0.0])
-    monkeypatch.setattr(DataQuality, "release", lambda self, *_: released[: self.dimension])
     models = []
     for frame, given in ((people, config()), (None, config("people"))):
         model, _, _ = training.rehearse(replaced(given, tmp_path), simulation_seed=3, frame=frame)
@@ -302,7 +209,7 @@ def replaced(given: configs.Config, folder: Path) -> configs.Config:
 def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
     """The same bits as a column that says so."""
     weights = {"no": 1, "yes": 8}
-    by_class, _, _ = training.rehearse(config(class_weight=weights), simulation_seed=3, frame=people)
+    by_class, _, _ = training.rehearse(config(), simulation_seed=3, frame=people)
     counted = people.assign(counts=people.ill.map(weights))
     column = {"class_weight": None, "weight": {"column": "counts", "most": 8}}
     by_row, _, _ = training.rehearse(config(**column), simulation_seed=3, frame=counted)
@@ -310,6 +217,6 @@ def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
     unlooked = configs.TrainSection(data_quality=0)
     both = [
         training.rehearse(given.model_copy(update={"train": unlooked}), simulation_seed=3, frame=rows)
-        for given, rows in ((config(class_weight=weights), people), (config(**column), counted))
+        for given, rows in ((config(), people), (config(**column), counted))
     ]
     np.testing.assert_array_equal(both[0][0].weights, both[1][0].weights)

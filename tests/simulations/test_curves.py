@@ -1,6 +1,5 @@
 """A model that bends: what a straight one cannot say, said by the same algorithms under the same guarantee."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from quoron.config import parse
 from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
 from quoron.training import estimated
-from quoron_client.data.encoding import Encoding
-from quoron_client.data.features import Numeric
 from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
 
@@ -99,16 +96,6 @@ def test_of_several_classes_shapes_are_refused_and_predictions_bend(people: pd.D
     assert float(np.mean(run.model.predict(own) == own.kind)) > 0.7
     with pytest.raises(UsageError, match="Expected a model of one score"):
         run.model.shapes()
-
-
-def test_a_number_and_its_intervals_have_shapes_of_their_own(bent: Any) -> None:
-    both = Encoding((Numeric("x", 0, 1), Numeric("x", 0, 1, edges=(0.5,))), bent.model.encoding.label, curves=2)
-    model = replace(bent.model, encoding=both, weights=np.array([1.0, 0.0, 2.0, 5.0, 0.0]))
-    shapes = model.shapes(3)
-    np.testing.assert_allclose(shapes["x",], both.scale * np.array([-1.0, 0.0, 1.0]), atol=1e-6)
-    np.testing.assert_allclose(shapes["x in intervals",], both.scale * np.array([2.0, 5.0]), rtol=1e-6)
-    pytest.importorskip("matplotlib").use("agg")
-    assert [label.get_text() for label in model.plot().axes[0].get_yticklabels()] == list(both.features[1].names)
 
 
 def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_path: Path) -> None:
@@ -299,5 +286,3 @@ def test_curves_and_a_model_beside_them_are_two_values_of_one_thing(people: pd.D
     ):
         with pytest.raises(ConfigError, match=said):
             quoron.simulate(people, label="ill", columns=COLUMNS | columns, model="curves", **QUICK)
-    with pytest.raises(ConfigError, match="how many there are is private"):
-        quoron.simulate(people, label="ill", columns={"categorical": ["ward"]}, model="curves", **QUICK)

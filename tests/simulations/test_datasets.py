@@ -134,7 +134,7 @@ def test_keys_of_hive_partitions_are_columns(tmp_path):
                 pa.table({"who": who, "a": draw.random(40), "sick": draw.integers(0, 2, 40)}), folder / "p.parquet"
             )
     rules = Encoding(
-        (Categorical("ward", "from-data"), Numeric("year", 2020, 2030), Numeric("a", 0, 1)), label=read_label("sick")
+        (Categorical("ward", ("x", "y y")), Numeric("year", 2020, 2030), Numeric("a", 0, 1)), label=read_label("sick")
     )
     crowd = from_dataset(tmp_path / "d", rules, user="who", loss=Logistic(), test_fraction=0.0)
     assert crowd.encoding.names == ("ward=x", "ward=y y", "year", "a", "intercept")

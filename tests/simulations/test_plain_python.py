@@ -18,7 +18,7 @@ from quoron_privacy.errors import UsageError
 FEATURES = (
     Numeric("age", 0, 100),
     Numeric("pay", -5, 20),
-    Numeric("pay", -5, 20, (0.0, 7.5)),
+    Numeric("pay", -5, 20),
     Categorical("ward", ("north", "south")),
     Categorical("grade", (1, 2, 3)),
 )

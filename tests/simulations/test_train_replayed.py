@@ -132,8 +132,8 @@ def test_a_round_that_tells_how_long_answers_are_is_caught(differing, monkeypatc
 def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, monkeypatch):
     ending = run.evaluated.of_final_model
 
-    def counting(prepared: Any, encoding: Any, items: Any, apart: Any) -> Any:
-        inner = ending(prepared, encoding, items, apart)
+    def counting(prepared: Any, apart: Any) -> Any:
+        inner, items = ending(prepared, apart), prepared.scene.held.items
 
         def ended(weights: Any, number: int) -> Any:
             entries, told = inner.release(weights, number)

@@ -339,21 +339,6 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
     return np.asarray(which.to_numpy(zero_copy_only=False), np.int64)
 
 
-def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
-    """Return how many different values the chosen rows (N,) of a column have, missing as one. For simulation only."""
-    values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
-    return int(pc.count_distinct(values, mode="all").as_py())
-
-
-def vocabulary(table: pa.Table, name: str) -> tuple[str | int, ...]:
-    """Return the values in a column, sorted: integers of a whole column of them, else texts. For simulation only."""
-    check(table, name)
-    values = column(table, name)
-    if pa.types.is_integer(values.type):
-        return tuple(sorted(pc.unique(values).drop_null().to_pylist()))
-    return tuple(sorted(pc.unique(texts(table, name)).drop_null().to_pylist()))
-
-
 def _family(kind: pa.DataType) -> str | None:
     """Return what a column's values can be read as; one of nulls only has no type of its own."""
     if pa.types.is_dictionary(kind):

@@ -30,7 +30,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +41,6 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapS
 
 from quoron_client.data.features import (
     MAX_DEGREE,
-    Categorical,
     Declared,
     Feature,
     Terms,
@@ -258,49 +257,12 @@ def in_words(value: str | int | bool) -> str:
 def _by_class(given: object) -> object:
     numbers = [*given.values()] if isinstance(given, dict) else []
     plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
-    if isinstance(given, str):
-        Balanced.declared(given)
-    elif not (numbers and plain and all(0 < each < np.inf for each in numbers)):
-        raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
+    if not (numbers and plain and all(0 < each < np.inf for each in numbers)):
+        raise ValueError("to be a table of a number > 0 for each class")
     return given
 
 
-_BALANCED = "'balanced', 'balanced:CAP' with a number >= 1"
-
-
-ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
-
-
-@dataclass(frozen=True, slots=True)
-class Balanced(Declared):
-    """Class weights that wait for a release of the shares: classes are to weigh alike, within a ratio of `cap`."""
-
-    cap: float
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.cap) and self.cap >= 1):
-            raise ConfigError(f"Expected a cap >= 1 and finite of balanced class weights, got {self.cap}.")
-
-    @classmethod
-    def declared(cls, text: str) -> "Balanced":
-        """Return what `balanced`, which is `balanced:10`, or `balanced:CAP` means; ValueError for another text."""
-        word, colon, cap = text.partition(":")
-        try:
-            number = float(cap) if colon else 10.0
-        except ValueError:
-            number = np.nan
-        if word != "balanced" or not 1 <= number < np.inf:
-            raise ValueError(f"to be {_BALANCED}, or a table of a number > 0 for each class")
-        return cls(number)
-
-    def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
-        """Return what shares (K,) say that were released with this standard error: docs/privacy/data-quality.md#h3.
-
-        In inverse proportion to them, each held within [2 errors, 1] first; then no less than 1/cap of the largest.
-        """
-        held = seen(shares, error)
-        counts = np.maximum(held.min() / held, 1.0 / self.cap)
-        return ClassWeights(tuple(counts.tolist()))
+ByClass = Annotated[dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,13 +300,6 @@ class ClassWeights(Declared):
         places = (labels > 0) if len(self.counts) == 2 else np.where(np.isnan(labels), 0.0, labels)
         return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
 
-    def weighed(self, labels: Vector, weights: Vector) -> Vector:
-        """Return the weights (N,) of items with these labels (N,), multiplied a part at a time."""
-        found = weights.copy()
-        for first in range(0, len(labels), _PART):
-            found[first : first + _PART] *= self.of(labels[first : first + _PART])
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class Weight(Declared):
@@ -358,30 +313,12 @@ class Weight(Declared):
             raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
 
 
-def check_class_weight(
-    weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, with_data: bool = True
-) -> None:
-    """Raise ConfigError unless weights are one for each class, or "balanced" where the table is read first."""
-    classes = len(outcomes(label))
-    if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
-        raise ConfigError(
-            f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
-            "column weigh rows: population.columns.weight."
-        )
-    if isinstance(weights, Balanced) and not with_data:
-        raise ConfigError(
-            "Expected class_weight with a weight for each class where the table is not read first, got 'balanced'. "
-            "Write { class = weight }; for two classes (1 - share) / share is about balanced."
-        )
-
-
 def seen(shares: Sequence[float] | Vector, error: float) -> Vector:
     """Released shares (K,) as far as they are seen: held within [2 standard errors, 1]."""
     found: Vector = np.clip(np.asarray(shares, np.float64), min(2.0 * error, 1.0), 1.0)
     return found
 
 
-_PART = 1 << 20
 _TRUTH = {"false": "0", "true": "1", "-1": "0", "+1": "1"}  # names of the two values of what is true or false
 
 
@@ -425,7 +362,7 @@ class Encoding(Declared):
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
     missing: Literal["drop", "midpoint"] = "drop"
-    class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
+    class_weight: ClassWeights | None = None  # beside `weight`
     curves: int = 1  # the largest degree of a polynomial of a number
     pairs: int = 0  # the largest product of degrees of two columns that are multiplied; 0: none are
 
@@ -442,7 +379,12 @@ class Encoding(Declared):
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
             )
-        check_class_weight(self.class_weight, self.label)
+        classes = len(outcomes(self.label))
+        if self.class_weight is not None and len(self.class_weight.counts) != (classes or None):
+            raise ConfigError(
+                f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
+                "column weigh rows: population.columns.weight."
+            )
         if not (1 <= self.curves <= MAX_DEGREE and 0 <= self.pairs <= MAX_DEGREE):
             raise ConfigError(
                 f"Expected curves from 1 to {MAX_DEGREE} and pairs from 0 to {MAX_DEGREE}, got {self.curves} and "
@@ -520,8 +462,7 @@ class Encoding(Declared):
         odd = next((word for word in words if isinstance(word, str) and CONTROL.search(word)), None)
         if odd is not None:
             raise ConfigError(f"Expected names and values without control characters, got {odd!r}. Write it without.")
-        plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
-        twice = [name for name, many in Counter(plain).items() if many > 1]
+        twice = [name for name, many in Counter(each.title for each in self.features).items() if many > 1]
         if twice:
             raise ConfigError(
                 f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
@@ -539,13 +480,6 @@ class Encoding(Declared):
                 f"Expected the user column {user!r} to say whose a row is and nothing else, got it as {roles[0]} too: "
                 "a model must not tell users apart. Leave it out."
             )
-
-    def check_public(self) -> None:
-        """Raise ConfigError where values would be taken from the data, and so become public."""
-        for feature in self.features:
-            if feature.is_open:
-                raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
-        check_class_weight(self.class_weight, self.label, with_data=False)
 
     def check_loss(self, loss: Loss) -> None:
         """Raise ConfigError unless labels, their bound and the feature norm are what the loss takes."""
@@ -576,11 +510,6 @@ class Encoding(Declared):
             )
         if isinstance(label, Range) and bound is not None and label.bound != bound:
             raise ConfigError(f"Expected labels within the loss's label_bound={bound:g}, got bound={label.bound:g}.")
-
-    def resolved(self, table: "pa.Table") -> "Encoding":
-        """Return the same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
-        return replace(self, features=tuple(found))
 
     def centred(self, weights: Vector, features: Sequence[bool]) -> Vector:
         """Return the same model (d,) with coefficients of values around zero, of these features that have values.

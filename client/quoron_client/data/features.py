@@ -9,8 +9,7 @@ Each value is read alone, by `read(table)`, in one of two ways:
 | true        | numbers, (N,) float64, NaN where there is none          | one column, [low, high] to [-1, 1] |
 | false       | codes, (N,) int64 below `width`, -1 where there is none | `width` columns of which one is 1  |
 
-A row without a number cannot be used, or has the middle; one without a code is all zeros. Where `middle` is a code, not
-None, a row without one is like a row without a number: it cannot be used, or has that code.
+A row without a number cannot be used, or has the middle; one without a code is all zeros.
 
 Columns that are declared alike as one entry: `x[0:100000]` is x0, x1, ..., x99999, and `x[000:100]` x000 to x099.
 
@@ -72,7 +71,7 @@ from dataclasses import dataclass, fields
 from datetime import date
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, combinations, groupby, islice, pairwise
+from itertools import chain, combinations, groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -132,16 +131,6 @@ class Kind(Declared, ABC):
     def is_number(self) -> bool:
         """Whether `read` gives numbers; else codes."""
         return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its public values are still to be found in the data. For simulation only."""
-        return False
-
-    @property
-    def middle(self) -> int | None:
-        """The code of a row without one under `missing="midpoint"`; None where it is all zeros."""
-        return None
 
     @property
     @abstractmethod
@@ -406,12 +395,12 @@ def _fix(written: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numeric(Kind):
-    """[low, high] to [-1, 1], values outside held at the ends; with `edges`, one 0/1 column per interval instead."""
+    """[low, high] to [-1, 1], values outside held at the ends."""
 
     column: str
     low: float
     high: float
-    edges: tuple[float, ...] = ()  # inner borders; a value on a border belongs to the interval above
+    is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
@@ -421,36 +410,11 @@ class Numeric(Kind):
             )
         if not np.isfinite(self.high - self.low):
             raise ConfigError(f"Expected a smaller range for feature {self.column!r}, got [{self.low}, {self.high}].")
-        if list(self.edges) != sorted(set(self.edges)) or not np.all(np.isfinite(self.edges)):
-            raise ConfigError(f"Expected finite, increasing edges for feature {self.column!r}, got {self.edges}.")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns it becomes."""
-        if not self.edges:
-            return (self.column,)
-        borders = ["-inf", *(f"{edge:g}" for edge in self.edges), "inf"]
-        return tuple(f"{self.column} in [{a}, {b})" for a, b in pairwise(borders))
-
-    @property
-    def title(self) -> str:
-        """The column, and whether it is in intervals: a number may stand beside its own."""
-        return f"{self.column} in intervals" if self.edges else self.column
-
-    @property
-    def is_number(self) -> bool:
-        """Unless there are edges."""
-        return not self.edges
-
-    @property
-    def middle(self) -> int | None:
-        """With edges, the interval of the middle of its range."""
-        return int(np.digitize(0.5 * self.low + 0.5 * self.high, self.edges)) if self.edges else None
 
     @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
-        outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
+        outside = f"outside [{self.low:g}, {self.high:g}], or no number"
         fix = (
             "Declare its range in the column's own units; numbers are written with a decimal point, unless a comma is "
             "declared, and dates are declared as dates."
@@ -458,9 +422,8 @@ class Numeric(Kind):
         return "number", outside, fix
 
     def read(self, table: "pa.Table") -> NDArray[Any]:
-        """Return all rows' numbers, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
-        values = columns.numbers(table, self.column)
-        return np.where(np.isnan(values), -1, np.digitize(values, self.edges)) if self.edges else values
+        """Return all rows' numbers, shape (N,), NaN where a value is none."""
+        return columns.numbers(table, self.column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,17 +431,15 @@ class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
     Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, written as `0:50000`. The value `"from-data"` takes the values found, for simulation only: in a deployment
-    the vocabulary itself would leak.
+    range, written as `0:50000`.
     """
 
     column: str
-    categories: Vocabulary | Literal["from-data"]
+    categories: Vocabulary
 
     def __post_init__(self) -> None:
-        if self.categories != "from-data":
-            check_vocabulary(f"categorical feature {self.column!r}", self.categories)
-            object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
+        check_vocabulary(f"categorical feature {self.column!r}", self.categories)
+        object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -491,11 +452,6 @@ class Categorical(Kind):
         return len(self.categories)
 
     @property
-    def is_open(self) -> bool:
-        """Whether its public values are still to be found in the data. For simulation only."""
-        return self.categories == "from-data"
-
-    @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         fix = "List its values, or have them released with `quoron bounds`; texts are compared letter by letter."
@@ -503,8 +459,6 @@ class Categorical(Kind):
 
     def read(self, table: "pa.Table") -> Codes:
         """Return the place of each value among the categories, shape (N,); -1 for one that is in none."""
-        if self.categories == "from-data":
-            raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
         return columns.places(table, self.column, self.categories)
 
 
@@ -679,6 +633,6 @@ def _factors(feature: Feature, first: int, curves: int) -> list[tuple[int, int, 
 
 
 def _multiply(one: Feature, other: Feature) -> bool:
-    """Return whether a product of both says more: not of buckets of many words, nor of a number and its intervals."""
+    """Return whether a product of both says more: not of buckets of words, nor of a number and others of its column."""
     hashed = isinstance(one, Hashed) or isinstance(other, Hashed)
     return not hashed and not (one.column == other.column and (one.is_number or other.is_number))

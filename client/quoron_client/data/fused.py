@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns
 from quoron_client.data.columns import NO_ROWS
-from quoron_client.data.encoding import Classes, ClassWeights, Comparison, Encoding, Owners, Positive, Range, Signs
+from quoron_client.data.encoding import Classes, Comparison, Encoding, Owners, Positive, Range, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
@@ -154,23 +154,15 @@ def numbers(stored: Any, ends: Any, places: Any, drop: bool, scale: float, featu
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def one_hot(
-    codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
-) -> None:
-    """Write a column of codes: of `width` from `first` on one is `one`. Mark the rows that have none.
-
-    Where `middle` is a code, not -1, a row without one has that code, or with `drop` cannot be used.
-    """
+def one_hot(codes: Any, first: int, width: int, bit: int, one: float, features: Any, marks: Any) -> None:
+    """Write a column of codes: of `width` from `first` on one is `one`. Mark the rows that have none."""
     for i in range(len(codes)):
         code = codes[i]
         for j in range(first, first + width):
             features[i, j] = 0.0
         if code < 0:
             marks[i, bit >> 3] |= np.uint8(1 << (bit & 7))
-            if middle >= 0 and drop:
-                marks[i, 0] |= np.uint8(1)
-            code = middle
-        if code >= 0:
+        else:
             features[i, first + code] = np.float32(one)
 
 
@@ -590,8 +582,7 @@ class _Shape:
                 del read  # which kept what is at these addresses
             for place, first in self.others:
                 each = rules.features[place]
-                middle, codes = -1 if each.middle is None else each.middle, each.read(table)
-                one_hot(codes, first, each.width, 1 + place, middle, drop, scale, features, marks)
+                one_hot(each.read(table), first, each.width, 1 + place, scale, features, marks)
             if rules.bends:
                 expand(features, rules.terms.places, self.scale, made)
             if rules.intercept:
@@ -619,7 +610,7 @@ class _Shape:
 
     def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any) -> None:
         weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
-        weights[:] = by_class.of(labels) if isinstance(by_class, ClassWeights) else 1.0
+        weights[:] = 1.0 if by_class is None else by_class.of(labels)
         if weight is None:
             return
         values = columns.numbers(table, weight.column)

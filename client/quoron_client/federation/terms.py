@@ -106,7 +106,6 @@ class Terms(Promised):
             raise ValueError("to have a loss with a name and with numbers as its bounds")
         try:
             self.make_domain()
-            self.columns.check_public()
             self.columns.check_loss(self.make_loss())
             made = self.columns.dimension
         except QuoronError as error:

@@ -64,7 +64,7 @@ def simulate(
         source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
             such a table, and what its columns are.
         user, label: of the table.
-        columns: as of `train`; categorical ones without values take those in the data, which become public.
+        columns: as of `train`.
         epsilon, delta, adjacency: the guarantee. Without ε it is the source's, else 1: nothing is spent. Two values of
             one thing are refused, but for a source's.
         algorithm, options, items_per_user, out: as of `train`.
@@ -130,8 +130,8 @@ def plan(
     """Return what a run would promise and cost, fixed before any data is touched.
 
     Args:
-        source, user, label, ...: as of `simulate`. Of a DataFrame users are counted, and columns given without values
-            are read. What `train` would promise for a table says `train(..., dry_run=True)`.
+        source, user, label, ...: as of `simulate`. Of a DataFrame users are counted. What `train` would promise for a
+            table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
             `advice` of the result.
 
@@ -150,7 +150,7 @@ def plan(
 
 def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
     """Return what would do for a risk, as `plan` says; of columns still to be estimated for the fewest coefficients."""
-    if is_wanted(config, simulated=True):
+    if is_wanted(config):
         problem, plan = estimated.narrowest(config, Path.cwd(), frame)
         found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
         return replace(found, coefficients=problem.dimension)
@@ -179,7 +179,7 @@ def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
 
 def _estimates(config: Config) -> bool:
     """Return whether a simulation estimates something first, as a real run does."""
-    return is_wanted(config, simulated=True) or (rate_is_wanted(config) and not is_wanted(config))
+    return is_wanted(config) or rate_is_wanted(config)
 
 
 @entry_point

@@ -40,7 +40,7 @@ def check_types(rules: Encoding, types: Types) -> Encoding:
         what = f"feature {each.column!r} of type {kind}"
         if isinstance(each, Numeric):
             _check_range(what, *_reach(kind), each.low, each.high, "range")
-        elif isinstance(each, Categorical) and each.categories != "from-data":
+        elif isinstance(each, Categorical):
             _check_values(what, kind, each.categories, 1, "categories")
         elif isinstance(each, DatePart | DateNumber):
             _check_dates(what, kind, each)

@@ -9,8 +9,8 @@ bucket of a hash), of every hive partition in one. A user in two files of one pa
 with both files' names: such a folder is two tables, or has been written twice. In which partitions a user has rows is a
 matter of its values, and no error.
 
-The index is made in one pass over the user column, piece by piece of a few million rows, and in memory for one piece.
-It keeps no name. It holds how many rows each user has, so its files are private.
+The index is made in one pass over the user column, piece by piece of a few million rows, in memory for one piece and a
+name of each user. It keeps no name. It holds how many rows each user has, so its files are private.
 
 A promise to every user stands on it: that no user's rows count as several users'. So nothing of it is believed as it
 lies there:
@@ -39,10 +39,8 @@ Rows become items in the order of the files (`Rows`), whatever they are for.
 import errno
 import hashlib
 import json
-import mmap
 import os
 import stat
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,7 +48,6 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +61,7 @@ from quoron.data.user_rows import before
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.files import Files, Piece
+from quoron_client.data.users import Numbering
 from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 from quoron_privacy.errors import DataError, RunError
 
@@ -71,8 +69,9 @@ from quoron_privacy.errors import DataError, RunError
 def column(table: pa.Table, user: str) -> pa.Array:
     """Return the user column, (rows,), with 64-bit offsets, as 32 bits are too few for long names of many rows."""
     values = columns.users(table, user)
-    text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
-    return values.cast(pa.large_string()) if text else values
+    if pa.types.is_string(values.type) or pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary(values.type) else values
 
 
 def runs(values: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -130,10 +129,9 @@ def _bytes(names: pa.Array) -> tuple[Any, NDArray[np.int64]]:
         return b"", np.empty(0, np.int64)
     if pa.types.is_boolean(kind):
         names, kind = names.cast(pa.uint8()), pa.uint8()
-    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary(kind):
-        offset = np.int32 if pa.types.is_binary(kind) else np.int64
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         _, ends, data = names.buffers()
-        at = np.frombuffer(ends, offset)[names.offset : names.offset + len(names) + 1].astype(np.int64)
+        at = np.frombuffer(ends, np.int64)[names.offset : names.offset + len(names) + 1]
         return (b"" if data is None else memoryview(data)[at[0] : at[-1]]), np.diff(at)
     if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
         width = kind.bit_width // 8
@@ -201,13 +199,7 @@ def read(path: Path) -> bytes:
         return stream.read()
 
 
-def mapped(path: Path) -> mmap.mmap | bytes:
-    """Return the same, left on disk."""
-    with _opened(path) as handle:
-        return mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if os.fstat(handle).st_size else b""
-
-
-def fingerprint(data: bytes | mmap.mmap) -> str:
+def fingerprint(data: bytes) -> str:
     """BLAKE2b of 32 bytes, as hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
@@ -233,25 +225,38 @@ PIECE = 1 << 22  # rows
 VERSION = 7
 DONE = "index"
 DIGITS = 64  # of the digest that an index begins with, which is of all that follows
-_SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
 
 
 def make(files: Files, user: str, folder: Path) -> None:
     """Write the index of files into a folder that only the caller has. DataError for rows without a user, and for a
-    user in two files that are not sorted."""
+    user in two files that are not sorted.
+
+    Until all users are known, users are numbered in the order in which they were met. A sorted source has no others.
+    """
     for path in [folder / DONE, *folder.glob("piece-*")]:
         path.unlink(missing_ok=True)
-    passed = [_pass(files, user, piece, folder) for piece in _cut(files)]
-    climbs = all(climbs for _, climbs, _, _ in passed)
-    climbs = climbs and all(last <= first for (_, _, _, last), (_, _, first, _) in pairwise(passed))
-    users, parts = _number(files, user, [part for part, *_ in passed], folder, climbs=climbs)
+    numbering, climbs, last = Numbering(user), True, None
+    parts: list[IndexedPiece] = []
+    for piece in _cut(files):
+        names, lengths, whose = _runs(files, user, piece)
+        climbs = climbs and bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
+        climbs = climbs and (last is None or last <= names[0].as_py())
+        last, data = names[-1].as_py(), lengths.astype("<i4").tobytes()
+        write(folder / name_of(piece.number, "lengths"), data)
+        parts.append(IndexedPiece(piece, len(lengths), whose, fingerprint(data)))
+        numbering.add(pa.table({user: names}))
+        if numbering.is_full:
+            parts = _numbered(numbering, parts, folder)
+    parts = _numbered(numbering, parts, folder)
+    users, ranks = numbering.ranks(without_rows=True)
+    if not climbs:
+        parts = _ranked(files, user, parts, ranks, folder)
     contents = {"version": VERSION, "user": user, "users": users, "sorted": climbs, "digest": files.digest}
     data = json.dumps(contents | {"parts": [asdict(part) for part in parts]}).encode()
     write(folder / DONE, fingerprint(data).encode() + data)
     for part in parts:
-        for what in ("names", "codes"):
-            (folder / name_of(part.piece.number, what)).unlink(missing_ok=True)
+        (folder / name_of(part.piece.number, "codes")).unlink()
 
 
 def name_of(piece: int, what: str) -> str:
@@ -285,36 +290,8 @@ class IndexedPiece:
     runs: int
     whose: tuple[str, ...]  # digest of the user column of each row group (`Names`)
     lengths: str  # digests of files
-    first: int = 0  # the number of its first user
+    first: int = -1  # the number of its first user
     ranks: str = ""  # none where the rows are sorted, as numbers then climb
-
-
-def _pass(files: Files, user: str, piece: Piece, folder: Path) -> tuple[IndexedPiece, bool, Any, Any]:
-    """Write whose rows follow each other in a piece, by name; whether no name goes down or comes again, and the first
-    and the last.
-    """
-    names, lengths, whose = _runs(files, user, piece)
-    climbs = bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
-    distinct, codes = names, np.arange(len(names))
-    if not climbs:
-        distinct = pc.unique(names)
-        order = pc.sort_indices(distinct).to_numpy()
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        codes = place[pc.index_in(names, value_set=distinct).to_numpy(zero_copy_only=False)]
-        distinct = distinct.take(pa.array(order))
-    table, stored = pa.table({"name": distinct}), pa.BufferOutputStream()
-    with pa.ipc.new_file(stored, table.schema) as stream:
-        stream.write_table(table)
-    written = {
-        "names": stored.getvalue().to_pybytes(),
-        "codes": codes.astype("<i8").tobytes(),
-        "lengths": lengths.astype("<i4").tobytes(),
-    }
-    for what, data in written.items():
-        write(folder / name_of(piece.number, what), data)
-    first, last = names[0].as_py(), names[-1].as_py()
-    return IndexedPiece(piece, len(lengths), whose, fingerprint(written["lengths"])), climbs, first, last
 
 
 def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], tuple[str, ...]]:
@@ -338,84 +315,46 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
     return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), digests
 
 
-def _number(
-    files: Files, user: str, parts: Sequence[IndexedPiece], folder: Path, *, climbs: bool
-) -> tuple[int, list[IndexedPiece]]:
-    """Number all users in the order of their names, range of names by range; how many there are, and the pieces with
-    these numbers, which are written where they do not climb.
+def _numbered(numbering: Numbering, parts: Sequence[IndexedPiece], folder: Path) -> list[IndexedPiece]:
+    """Write whose the runs that wait are, by the order in which users were met, piece by piece; return the pieces."""
+    codes, at, found = numbering.numbers(), 0, []
+    for part in parts:
+        if part.first < 0:
+            own, at = codes[at : at + part.runs], at + part.runs
+            write(folder / name_of(part.piece.number, "codes"), own.astype("<i4").tobytes())
+            part = replace(part, first=int(own[0]))
+        found.append(part)
+    return found
+
+
+def _ranked(
+    files: Files, user: str, parts: Sequence[IndexedPiece], ranks: NDArray[np.int32], folder: Path
+) -> list[IndexedPiece]:
+    """Write whose runs are by the order of users' names, and return the pieces; `ranks` (users,) of those met before.
+
+    DataError for a user in two files of one partition: in which partitions a user is, is a matter of its values.
     """
-    names = [_names(folder, part.piece) for part in parts]
-    cuts = _cuts(names)
-    numbers = [np.empty(len(each), np.int64) for each in names]
-    ends, users = [0] * len(names), 0
-    for cut in [*cuts, None]:
-        starts = ends
-        ends = [
-            len(each) if cut is None else bisect_left(range(len(each)), cut, lo=low, key=lambda i, e=each: e[i].as_py())  # type: ignore[misc]
-            for each, low in zip(names, starts, strict=True)
-        ]
-        span = [each[low:high] for each, low, high in zip(names, starts, ends, strict=True)]
-        counts = [len(each) for each in span]
-        if not any(counts):
-            continue
-        together = pa.concat_arrays(span)
-        order = (
-            pc.sort_indices(together).to_numpy().astype(np.int64)
-        )  # stable: of one name the earlier piece comes first
-        ordered = together.take(pa.array(order))
-        again = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        if not climbs and again.any():
-            _refuse_split(files, user, np.repeat([part.piece.part for part in parts], counts)[order], again)
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = users + np.concatenate([[0], np.cumsum(~again)])
-        users = int(ranks[order[-1]]) + 1
-        for each, low, high, own in zip(numbers, starts, ends, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
-            each[low:high] = own
+    numbers: dict[Any, int] = {}
+    partition = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])
+    latest = np.full(len(ranks), -1, np.int32)  # the file of each user's last rows
     found = []
-    for part, own in zip(parts, numbers, strict=True):
-        if climbs:
-            found.append(replace(part, first=int(own[0])))
-            continue
-        ranks = own[np.frombuffer(mapped(folder / name_of(part.piece.number, "codes")), "<i8")]
-        data = ranks.astype("<i8").tobytes()
+    for part in sorted(parts, key=lambda each: partition[each.piece.part]):
+        file = part.piece.part
+        own = ranks[np.frombuffer(read(folder / name_of(part.piece.number, "codes")), "<i4")]
+        before = latest[own]
+        apart = before[(before >= 0) & (before != file) & (partition[before] == partition[file])]
+        if len(apart):
+            one, other = files.parts[apart[0]].shown, files.parts[file].shown
+            raise DataError(
+                f"Expected all rows of a user of column {user!r} in one file, or all files sorted by it, got a user in "
+                f"{one!r} and in {other!r}. Sort the rows by {user!r} over all files, in the order of their names, or "
+                f"write them in buckets by a hash of {user!r}."
+            )
+        latest[own] = file
+        data = own.astype("<i8").tobytes()
         write(folder / name_of(part.piece.number, "ranks"), data)
-        found.append(replace(part, first=int(ranks[0]), ranks=fingerprint(data)))
-    return users, found
-
-
-def _names(folder: Path, piece: Piece) -> pa.Array:
-    """Return the names of a piece, left on disk."""
-    with pa.ipc.open_file(pa.py_buffer(mapped(folder / name_of(piece.number, "names")))) as stored:
-        values = stored.read_all().column("name")
-    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-
-
-def _refuse_split(files: Files, user: str, parts: NDArray[np.int64], again: NDArray[np.bool_]) -> None:
-    """Raise DataError for a user in two files of one partition; pieces of one file may share it.
-
-    `parts` (N,) are the files of names in their order, `again` (N - 1,) whether the next name is the same.
-    """
-    numbers: dict[Any, int] = {}  # of partitions, which are a matter of users' values
-    within = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])[parts]
-    apart = np.flatnonzero(again & (parts[1:] != parts[:-1]) & (within[1:] == within[:-1]))
-    if not len(apart):
-        return
-    one, other = (files.parts[part].shown for part in parts[apart[0] : apart[0] + 2])
-    raise DataError(
-        f"Expected all rows of a user of column {user!r} in one file, or all files sorted by it, got a user in "
-        f"{one!r} and in {other!r}. Sort the rows by {user!r} over all files, in the order of their names, or write "
-        f"them in buckets by a hash of {user!r}."
-    )
-
-
-def _cuts(names: Sequence[pa.Array]) -> list[Any]:
-    """Names between which there are about as many as are sorted at a time."""
-    total = sum(map(len, names))
-    ranges = -(-total // PIECE)
-    if ranges <= 1:
-        return []
-    sample = sorted(each[i].as_py() for each in names for i in range(0, len(each), max(1, len(each) // _SAMPLES)))
-    return list(dict.fromkeys(sample[len(sample) * k // ranges] for k in range(1, ranges)))
+        found.append(replace(part, first=int(own[0]), ranks=fingerprint(data)))
+    return sorted(found, key=lambda each: each.piece.number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -583,19 +522,6 @@ class Rows:
         found = np.empty(len(numbers), np.int64)
         found[np.argsort(place[numbers], kind="stable")] = np.arange(len(numbers))
         return found
-
-    def resolved(self) -> "Rows":
-        """With every `from-data` vocabulary replaced by the values found. For simulation only."""
-        open_ = [f.column for f in self.encoding.features if f.is_open]
-        if not open_:
-            return self
-        found: dict[str, list[Any]] = {name: [] for name in open_}
-        for table in self._numbered(self.index.pieces, open_):
-            for name in open_:
-                found[name] = [pc.unique(pa.concat_arrays([*found[name], columns.column(table, name)]))]
-        longest = max(len(values[0]) for values in found.values())
-        padded = {name: pa.concat_arrays([v[0], pa.nulls(longest - len(v[0]), v[0].type)]) for name, v in found.items()}
-        return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
 
     def tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Ranks, pa.Table]]:
         """Yield whose each row is, and the rows, with the columns that items are made of.

@@ -3,8 +3,7 @@
     crowd = from_dataset("visits/", encoding, user="patient", loss=Logistic(), items_per_user=20, seed=0)
 
 Who is held out, how users are numbered, and what each of them answers are as in `quoron.data.table`. Figures of
-a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
-into memory, and else of a sample of them, which the remarks say.
+a simulation (the optimum, excess risk, figures on held-out users, remarks) read all rows into memory, once.
 
 Items lie in the order in which rounds ask for their users (`ItemStore`): in memory, or on this machine's disk.
 
@@ -48,18 +47,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron.data.index import Rows, RowSpan, opened
-from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
+from quoron.data.table import DOMAIN, TablePopulation, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
-    Corruption,
     Declared,
     Outliers,
-    Purpose,
     TabularUsers,
     Users,
     Vector,
     flipped,
-    words,
 )
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding
@@ -657,9 +653,6 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
     return ItemBatch(rows, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
 
 
-SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
-
-
 @dataclass(frozen=True, eq=False)
 class FileUsers(TabularUsers):
     """Users whose items are on disk, and nothing more: what answers for them."""
@@ -724,49 +717,20 @@ class DatasetPopulation(FileUsers):
         return self._figures.test_metrics(model)
 
     def beside(self, model: Vector) -> dict[str, Any]:
-        """As of a table; with a remark where figures are of a sample."""
-        figures, seen = self._figures.beside(model), len(self._sampled)
-        if seen == self.everybody:
-            return figures
-        remark = (
-            f"The optimum, the excess risk, figures on held-out users and these remarks are of a sample of {seen:,} of "
-            f"the {self.everybody:,} users, as all do not fit into memory. The model is of all users."
-        )
-        return figures | {"remarks_simulation_only": (remark, *figures["remarks_simulation_only"])}
-
-    @cached_property
-    def _sampled(self) -> Users:
-        """Users that figures are of, in the index's numbers, in order."""
-        index, numbers = self.store.rows.index, self.store.numbers
-        if index.rows <= SAMPLE:
-            return np.arange(self.everybody)
-        ticket = words(seed=self.seed, purpose=Purpose.SPLIT, users=np.arange(self.everybody))[:, 1]
-        drawn = np.argsort(ticket, kind="stable")
-        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(index.held()[drawn]), SAMPLE)) + 1])
-        whose = np.searchsorted(numbers, few)
-        known = numbers[np.minimum(whose, self.users - 1)] == few
-        honest = self.corruption(whose) == Corruption.HONEST
-        figured: Users = few[~known | honest]  # figures are of honest users
-        return figured
+        """As of a table."""
+        return self._figures.beside(model)
 
     @cached_property
     def _figures(self) -> TablePopulation:
-        """The sample in memory."""
-        sampled, all_of_them = self._sampled, len(self._sampled) == self.everybody
-        place = np.full(self.everybody, -1, np.int64)
-        place[sampled] = np.arange(len(sampled))
-        tables, owners = [], []
-        for own, table in self.store.rows.tables(place >= 0):
-            chosen = own >= 0
-            tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
-            owners.append(place[own[chosen]])
+        """All rows in memory."""
+        owners, tables = zip(*self.store.rows.tables(np.ones(self.everybody, np.bool_)), strict=True)
         return population_of(
             self,
             pa.concat_tables(tables),
             np.concatenate(owners),
-            np.isin(sampled, self.store.numbers, assume_unique=True),
+            np.isin(np.arange(self.everybody), self.store.numbers, assume_unique=True),
             encoding=self.encoding,
-            outliers=self.outliers if all_of_them else ALL_HONEST,
+            outliers=self.outliers,
             seed=self.seed,
         )
 
@@ -789,11 +753,11 @@ def from_dataset(
     """
     encoding.check_loss(loss)
     index = opened(source, user)
-    rows = Rows.of(index, alike(encoding)).resolved()
+    rows = Rows.of(index, encoding)
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
     sizes: dict[str, Any] = {"users": len(chosen), "items_per_user": items_per_user}
-    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes, assumptions=assumed(encoding, items_per_user))
+    declared = Declared.of_rows(rows.encoding, loss, domain, **sizes)
     return DatasetPopulation(
         **declared.public(),
         store=ItemStore(rows, chosen, np.arange(len(chosen)), loss),

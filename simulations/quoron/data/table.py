@@ -19,7 +19,7 @@ items.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -43,11 +43,11 @@ from quoron.data.users import (
     words,
 )
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import columns, fused, tables
-from quoron_client.data.encoding import Balanced, Encoding, Owners, Range
-from quoron_client.data.fused import Block, Tally, declared_columns, declared_labels, held_at_end
+from quoron_client.data import fused, tables
+from quoron_client.data.encoding import Encoding, Owners, Range
+from quoron_client.data.fused import Tally, declared_columns, declared_labels, held_at_end
 from quoron_client.data.items import ItemBatch, ItemView
-from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
+from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
 from quoron_client.protocol.questions import Matrix
 from quoron_privacy.accounts.roots import root
@@ -65,13 +65,12 @@ class Fit:
     users_without: int  # whose rows are all left out
     most_rows: int  # of any one user
     whole: Tally  # of all rows, as if they were one user's
-    left_out: frozenset[str] = frozenset()  # columns of which one category is: the constant stands for it
 
     def unfit(self, encoding: Encoding) -> dict[str, float]:
         """Share of values that do not fit, by column, and of labels that are held at an end; only where there are."""
         unfit = zip(declared_columns(encoding), self.whole.unfit[0].tolist(), strict=True)
         shares = {column.name: count / int(self.whole.rows[0]) for column, count in unfit if count}
-        return {name: share for name, share in shares.items() if name not in self.left_out} | self._ends(encoding)
+        return shares | self._ends(encoding)
 
     def _ends(self, encoding: Encoding) -> dict[str, float]:
         found = zip(declared_labels(encoding), self.whole.labelled[0].tolist(), strict=True)
@@ -105,12 +104,6 @@ class Fit:
         for name, share in self._ends(encoding).items():
             if share > OFTEN:
                 yield f"{_share(share)} of {held_at_end(name)}"
-
-
-_SEPARATED = (
-    "In some direction the classes are told apart without error: no model is best, and better ones are ever longer. "
-    "The excess risk is over the risk that they approach, to within 1e-9. With loss.ridge one is best."
-)
 
 
 def _share(share: float) -> str:
@@ -156,8 +149,6 @@ _CACHED = 1 << 16  # numbers of rows that a thread holds as float64: a library m
 _SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
 TRACED = 1 << 22  # numbers of the items, at most, for which the risk of a round is exact; for more it is of a sample
 FEWEST_TRACED = 100  # users in that sample, at least
-_NONE = 1e-12  # share of the largest moment, below which a direction holds nothing
-_TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not approached without end
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 _STEPS = 200
@@ -257,38 +248,6 @@ class TrainingObjective:
     def has_infimum(self) -> bool:
         """Whether it is bounded below over all models: a linear loss is not, unless a ridge holds it."""
         return self.loss.name != Linear.name or self.loss.ridge > 0
-
-    def separates(self, model: Vector) -> bool:
-        """Return whether no model is best: in some direction from `model`, a minimiser, classes separate exactly.
-
-        There the curvature is next to nothing beside what it is for even chances, as all chances are next to 0 or 1.
-        Where no chance is, none has to be looked for: the curvature is at least p (1 - p), and between more classes at
-        least their least chance, times that of the rows' second moment.
-        """
-        if self.loss.ridge or not isinstance(self.loss, Logistic | Softmax):
-            return False
-        if self._least_curvature(model) >= _TOLD_APART:
-            return False
-        even, basis = np.linalg.eigh(self._moment())
-        used = even > _NONE * even[-1]
-        whiten = np.kron(np.eye(self.loss.outputs), basis[:, used] / np.sqrt(even[used]))
-        curvatures = np.linalg.eigvalsh(whiten.T @ self.expansion(model)[2] @ whiten)
-        alike = int(used.sum()) if self.loss.outputs > 1 else 0  # the same added to all classes changes nothing
-        return bool(np.any(curvatures[alike:] < _TOLD_APART))
-
-    def _least_curvature(self, model: Vector) -> float:
-        """Of one item, between its scores."""
-        scores = self.scores(model)
-        if isinstance(self.loss, Softmax):
-            return float(self.loss.chances(scores).min(initial=1.0))
-        return float(np.exp(-np.abs(scores).max(initial=0.0))) / 4  # p (1 - p) = 1 / (2 + e^s + e^-s)
-
-    def _moment(self) -> Matrix:
-        """Second moment of the items by their weights, (p, p)."""
-        moment = np.zeros((self.items.dimension, self.items.dimension))
-        for part, rows in self._pieces():
-            moment += rows.T @ (self.weights[part, None] * rows)
-        return moment
 
     def minimiser(self, domain: Domain, part: "TrainingObjective | None" = None) -> Vector:
         """argmin over `domain`, shape (d,); over a ball sooner with a `part` of the users, drawn at random.
@@ -500,14 +459,6 @@ class TableUsers(TabularUsers):
 
 
 DOMAIN = L2Ball(10.0)  # of models, where none is given
-_UNDECLARED = (
-    "items_per_user is not declared: planned as if every user had 1. Set population.items_per_user to a low typical "
-    "number of items."
-)
-_UNBALANCED = (
-    "class_weight='balanced' weighs all classes alike in a simulation, which has no private estimate of their shares. "
-    "Write a weight for each class."
-)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -629,7 +580,6 @@ class TablePopulation(TableUsers):
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
                 *about_boundary(self.domain, np.asarray(model, np.float64), self._best, self._held_back),
-                *([_SEPARATED] if self._honest.separates(self._free) else []),
             ),
         }
 
@@ -649,19 +599,17 @@ def from_table(
     """Return the users of a table as a population.
 
     `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; what becomes of a row says `encoding`.
-    `items_per_user` is the public nominal m; left out, it is 1. Weights of classes that wait for an estimate are alike.
+    `items_per_user` is the public nominal m; left out, it is 1.
 
     Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
     out of range and for labels that the loss does not take. No other value of a row is an error.
     """
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
-    assumptions = assumed(encoding, items_per_user)
-    encoding = alike(encoding).resolved(table)
     users, owners = group(table, user)
     training = trained(users, test_fraction, seed)
     sizes: dict[str, Any] = {"users": int(training.sum()), "items_per_user": items_per_user}
-    declared = Declared.of_rows(encoding, loss, domain, **sizes, assumptions=assumptions)
+    declared = Declared.of_rows(encoding, loss, domain, **sizes)
     return population_of(declared, table, owners, training, encoding=encoding, outliers=outliers, seed=seed)
 
 
@@ -684,7 +632,7 @@ def population_of(
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     kept = np.bincount(owners[encoded.kept], minlength=users)
     usual = _usual(encoded.labels[encoded.kept & training[owners]], loss)
-    whole, left_out = Tally(encoding, 1), _left_out(encoding, table, encoded)
+    whole = Tally(encoding, 1)
     whole.add(np.zeros(len(owners), np.int32), encoded.marks)
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))
@@ -694,21 +642,11 @@ def population_of(
         held_out=everyone.between(len(chosen), users),
         encoding=encoding,
         usual=usual,
-        fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole, left_out),
+        fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
         outliers=outliers,
         seed=seed,
     )
-
-
-def _left_out(encoding: Encoding, table: pa.Table, encoded: Block) -> frozenset[str]:
-    """Columns whose values are in their categories but for one, beside a constant."""
-    kinds = [
-        (each.title, columns.kinds(table, each.column, encoded.unfit(place)))
-        for place, each in enumerate(encoding.features if encoding.intercept else ())
-        if each.misfit[0] == "category"
-    ]
-    return frozenset(title for title, many in kinds if many == 1)
 
 
 def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -719,22 +657,6 @@ def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
     if not chosen.any():
         raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
     return chosen
-
-
-def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
-    """Return what a reader must believe of a table's rules before its values are read."""
-    taken = [
-        f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
-        for f in encoding.features
-        if f.is_open
-    ]
-    taken += [_UNDECLARED] if items_per_user is None else []
-    return (*taken, _UNBALANCED) if isinstance(encoding.class_weight, Balanced) else tuple(taken)
-
-
-def alike(encoding: Encoding) -> Encoding:
-    """Return the same rules without class weights that wait for a private estimate."""
-    return replace(encoding, class_weight=None) if isinstance(encoding.class_weight, Balanced) else encoding
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:

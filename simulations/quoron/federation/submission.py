@@ -180,10 +180,4 @@ def _encoding(config: Config, loss: Loss, users: int) -> Encoding:
         )
     if table.outliers.share:
         raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")
-    for column, values in table.columns.categorical.items():
-        if not values:
-            raise ConfigError(
-                f"Expected the public values of population.columns.categorical.{column} for a federation, got none: "
-                "values taken from the data would become public."
-            )
     return encoding_of(table, loss)

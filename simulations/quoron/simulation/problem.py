@@ -16,7 +16,7 @@ from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME
 from quoron.simulation import wildcards
-from quoron_client.data.encoding import AnyLabel, Balanced, ClassWeights, Encoding, Range, Signs, Weight
+from quoron_client.data.encoding import ClassWeights, Encoding, Range, Signs, Weight
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, day_number
 from quoron_client.losses import (
     Classification,
@@ -313,13 +313,14 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
             f"Expected the values of every category with population.model={table.model!r}, got none of one: "
             "how many there are is private. List them."
         )
-    if columns.estimate:
+    unknown = [*columns.estimate, *(column for column, values in columns.categorical.items() if not values)]
+    if unknown:
         raise ConfigError(
-            f"Expected the range or the values of every column that is a feature, got none of "
-            f"{', '.join(columns.estimate)}. Declare them; `quoron train` estimates them within ε."
+            f"Expected the range or the values of every column that is a feature, got none of {', '.join(unknown)}: "
+            "what is in the table is private. Declare them; `quoron train` estimates them within ε."
         )
     numeric = [Numeric(column, low, high) for column, (low, high) in columns.numeric.items()]
-    categorical = [Categorical(column, values or "from-data") for column, values in columns.categorical.items()]
+    categorical = [Categorical(column, values) for column, values in columns.categorical.items()]
     hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
     dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
     label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))
@@ -333,7 +334,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         feature_norm=loss.feature_norm,
         weight=None if columns.weight is None else Weight(columns.weight.column, columns.weight.most),
         missing=columns.missing,
-        class_weight=_class_weight(columns.class_weight, label),
+        class_weight=None if columns.class_weight is None else ClassWeights.declared(label, columns.class_weight),
     )
     rules.check_loss(loss)
     rules.check_meant(table.user)
@@ -343,9 +344,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
 def columns_of(config: Config, population: Population) -> Encoding:
     """Return how the rows of its users' tables become items; of made-up users, names for what they hold."""
     if isinstance(config.population, configs.TableSection):
-        known = getattr(population, "encoding", None)
-        rules = encoding_of(config.population, population.loss)
-        return rules if known is None else replace(rules, class_weight=known.class_weight)
+        return encoding_of(config.population, population.loss)
     loss, bound = population.loss, getattr(population.loss, "label_bound", None)
     features = loss.feature_norm
     numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
@@ -363,12 +362,6 @@ def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
         first, last = said.days
         length = day_number(column, last) - day_number(column, first)
         yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
-
-
-def _class_weight(declared: Any, label: AnyLabel | None) -> ClassWeights | Balanced | None:
-    if declared is None:
-        return None
-    return Balanced.declared(declared) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str) -> None:

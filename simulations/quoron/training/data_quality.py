@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from quoron.config import Config
-from quoron.data.table import alike
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
 from quoron.training.table import Curated, HeldRows
-from quoron_client.data.encoding import Balanced, Encoding, Range, outcomes
+from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
@@ -122,26 +121,6 @@ def drawn(quality: DataQuality, held: HeldRows, noise: NoiseSource, among: Users
     nobody = reduction.of(np.zeros((0, quality.dimension)), np.zeros(0, np.bool_))
     sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
     return quality.release(sums, noise.stream("table health"))
-
-
-def weighed(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> Encoding:
-    """With the class weights that follow from what was released; where nobody looked all classes count alike.
-
-    A function of released and public numbers alone, so that a run that goes on has the same (data-quality#h3).
-    """
-    if quality is None or seen is None or not isinstance(encoding.class_weight, Balanced):
-        return alike(encoding)
-    return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, quality.errors.unusable))
-
-
-def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
-    """Return what is said where class weights need a data quality check, and there is none."""
-    if not isinstance(encoding.class_weight, Balanced):
-        return ()
-    return (
-        f"class_weight='balanced' weighs all classes alike: nobody looks at their shares ({why}). Write a weight for "
-        "each class.",
-    )
 
 
 def centred(weights: Vector, encoding: Encoding, plan: RunPlan, seen: Shares | None) -> Vector:

@@ -187,10 +187,10 @@ def _wanted_label(section: TableSection, types: Mapping[str, pa.DataType]) -> Wa
         if label in section.columns.estimate:
             raise ConfigError(f"Expected label {label!r} to be declared or estimated, got both. Leave out one.")
         return None
-    if isinstance(weights, dict):
+    if weights is not None:
         raise ConfigError(
             f"Expected the classes of label {label!r} beside a weight for each, got class_weight for "
-            f"{', '.join(weights)}. Declare classes = [...], or say class_weight = 'balanced'."
+            f"{', '.join(weights)}. Declare classes = [...], or leave class_weight out."
         )
     return Want(label, "label")
 

@@ -2,7 +2,7 @@
 
     planned = with_held_out(planned, config, encoding, users)
     trained, apart = split.parts(users, held_users(users, config.train.holdout), run.noise(own))
-    model = run.carry_out(own, engine, observers, evaluations=of_final_model(prepared, items, apart))
+    model = run.carry_out(own, engine, observers, evaluations=of_final_model(prepared, apart))
     evaluation(promise, loss, encoding, model, own.released(EVALUATED))
 
 Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
@@ -69,13 +69,7 @@ def measured_by(
     return held
 
 
-def of_final_model(
-    prepared: Prepared[Curated],
-    encoding: Encoding,
-    items: ItemBatch | Rows,
-    apart: Users,
-    noise: NoiseSource | None = None,
-) -> Evaluations | None:
+def of_final_model(prepared: Prepared[Curated], apart: Users, noise: NoiseSource | None = None) -> Evaluations | None:
     """Return the evaluation of the final model on held-out users; None where there are none.
 
     The noise is of this start alone, unless given: nobody has seen what is drawn and not committed with the model.
@@ -83,12 +77,12 @@ def of_final_model(
     held = prepared.planned.plan.guarantee.held_out
     if not isinstance(held, HeldOut):
         return None
-    declared = prepared.scene.held.declared
+    rows = prepared.scene.held
 
     def release(weights: Vector, _: int) -> tuple[Any, dict[str, Any]]:
-        scorer = Scorer(weights, declared.loss, encoding)
+        scorer = Scorer(weights, rows.declared.loss, rows.encoding)
         source = SecureNoise.fresh() if noise is None else noise
-        released = figures.release(held, scorer, lambda: batches(declared, items, apart), source)
+        released = figures.release(held, scorer, lambda: batches(rows.declared, rows.items, apart), source)
         return tuple(entry for entry, _ in held.releases()), {"evaluation": released}
 
     return Evaluations(release)

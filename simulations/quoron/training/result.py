@@ -24,7 +24,7 @@ from quoron.training import data_quality as checks
 from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
-from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
+from quoron_client.data.encoding import ClassWeights, in_words, outcomes, seen
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
@@ -90,7 +90,6 @@ class TrainingSummary(Printed):
     )
     forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Meaning | None = None  # the same of a bound that a method made of what it released
-    class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
     group_mu: float | None = None  # of everything charged to the population, where all of it is Gaussian
@@ -140,7 +139,7 @@ class TrainingSummary(Printed):
             said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
             said = said if after.sure else f"nothing is sure: excess risk at most {after.start:.2g}"
             rows.append(("by what the run released", said))
-        return rows if self.class_weights is None else [*rows, ("a row counts", self.class_weights)]
+        return rows
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the method, what was learnt of the table, and the price."""
@@ -281,7 +280,6 @@ def _summary(
         estimates=() if scene.estimates is None else scene.estimates.lines(),
         forecast=meaning(problem, plan.predicted_excess_risk),
         afterwards=meaning(problem, left),
-        class_weights=in_classes(model.encoding),
         evaluation=measured,
         overtaken=bool(overtaken) or _outgrown(plan, last),
         doubts=doubts,
@@ -390,7 +388,7 @@ def one_answer(model: Model) -> tuple[str, ...]:
     if only is not None:
         return (f"the model predicts {in_words(only)!r} for every row, whatever it holds within its ranges. {fix}",)
     shares, weights = model.label_shares, model.encoding.class_weight
-    if isinstance(weights, ClassWeights):
+    if weights is not None:
         return () if shares is None else _diluted(weights, seen(shares.shares, shares.error), model.loss.name)
     if shares is None or len(classes) > 2:
         return ()
@@ -415,14 +413,6 @@ def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> t
         f"by class_weight a row counts {average:.2g} on average, and noise is {1 / average:.2g} times as large beside "
         f"it. Where classes are told badly so, train without it, and decide by the released share: {_SHARE}.",
     )
-
-
-def in_classes(encoding: Encoding) -> str | None:
-    """Return what a row counts by its class, in words; None where classes count alike."""
-    weights, classes = encoding.class_weight, outcomes(encoding.label)
-    if not isinstance(weights, ClassWeights):
-        return None
-    return ", ".join(f"{in_words(each)} {count:.3g}" for each, count in zip(classes, weights.counts, strict=True))
 
 
 INSTEAD = "one-round-least-squares releases what tells it, of a label that is a number"

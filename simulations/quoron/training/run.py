@@ -106,16 +106,15 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
     among, apart = _parts(config, held.declared.users, source)
     seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
-    encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
-    held = held.weighed_by(encoding)
+    noise = StartedNoise.simulated(source)
     engine = CuratorEngine(held.declared, held.items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
-    weights = data_quality.centred(weights, encoding, prepared.planned.plan, seen)
-    shares = data_quality.label_shares(encoding, quality, seen)
-    model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
-    if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, held.items, apart, source)) is not None:
+    weights = data_quality.centred(weights, held.encoding, prepared.planned.plan, seen)
+    shares = data_quality.label_shares(held.encoding, quality, seen)
+    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=None, shares=shares)
+    if len(apart) and (ending := evaluated.of_final_model(prepared, apart, source)) is not None:
         promise, told = prepared.planned.plan.simulated().guarantee, ending.release(model.weights, 0)[1]
-        measured = evaluated.evaluation(promise, held.declared.loss, encoding, model.weights, told)
+        measured = evaluated.evaluation(promise, held.declared.loss, held.encoding, model.weights, told)
         model = replace(model, evaluation=measured)
     return model, plan, len(events)
 
@@ -206,8 +205,6 @@ def _planned(
         remarks += (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
-        unbalanced = data_quality.unbalanced(held.encoding, unlooked)
-        remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
     scene = Curated(held, identity, unlooked, estimates, people)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
@@ -319,20 +316,17 @@ def carry_out(
             among, apart = _parts(prepared.config, held.declared.users, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
-            held = held.weighed_by(data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen))
-            encoding, items = held.encoding, held.items
-            seed = _read_by(run.plan)
-            ending = evaluated.of_final_model(prepared, encoding, items, apart) if len(apart) else None
-            finish = partial(data_quality.centred, encoding=encoding, plan=run.plan, seen=seen)
-            with closing(CuratorEngine(held.declared, items, words, seed=seed, engine=engine, among=among)) as asked:
+            given: dict[str, Any] = {"seed": _read_by(run.plan), "engine": engine, "among": among}
+            ending = evaluated.of_final_model(prepared, apart) if len(apart) else None
+            finish = partial(data_quality.centred, encoding=held.encoding, plan=run.plan, seen=seen)
+            with closing(CuratorEngine(held.declared, held.items, words, **given)) as asked:
                 model = run.carry_out(own, asked, observers, evaluations=ending, finish=finish)
             events = own.events()
             measured = None
             if len(apart):
-                of = run.plan.guarantee, held.declared.loss, encoding, model
+                of = run.plan.guarantee, held.declared.loss, held.encoding, model
                 measured = evaluated.evaluation(*of, own.released(EVALUATED))
-    scene = replace(prepared.scene, held=held)
-    trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
+    trained = result.write(prepared, folder, model, events, seen, measured)
     with lifetime.opened(prepared.config.train.ledger) as ledger:
         end(ledger, run.name, model=model)
     return trained

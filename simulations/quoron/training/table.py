@@ -34,7 +34,7 @@ from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron_client.data import fused
-from quoron_client.data.encoding import ClassWeights, Encoding
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.tables import Opened, types_of
@@ -101,10 +101,6 @@ def users_of(declared: Declared, items: ItemBatch | Rows, asked: Users) -> "Tabl
 
 
 NUMBERS = 1 << 23  # of users, that are looked at together
-UNDECLARED = (
-    "population.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
-    "and, with some methods, less noise."
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,17 +122,6 @@ class HeldRows:
     def looked(self) -> None:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
         self._marks.clear()
-
-    def weighed_by(self, encoding: Encoding) -> "HeldRows":
-        """Return the same rows by other rules for the same columns: rows that counted alike may be weighed by class."""
-        if encoding is self.encoding:
-            return self
-        items, weights = self.items, encoding.class_weight
-        if not isinstance(items, ItemBatch):
-            items = replace(items, encoding=encoding)
-        elif isinstance(weights, ClassWeights) and items.weights is not None:
-            items = replace(items, weights=weights.weighed(items.labels, items.weights))
-        return replace(self, encoding=encoding, items=items)
 
     def fitting(self, slots: Users) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
@@ -206,15 +191,8 @@ def hold(
     section = check_section(config)
     loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
-    for feature in encoding.features:
-        if feature.is_open:
-            raise ConfigError(
-                f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
-                "private. List them, or have them released with `quoron bounds`."
-            )
     items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
-    warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
         return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
@@ -226,12 +204,11 @@ def hold(
         encoding = check_types(encoding, types_of(rows.index.files.schema))
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
-        warnings += unread(given or section, rows.index.files.schema.names)
+        warnings = (*public.knowledge.assumptions, *unread(given or section, rows.index.files.schema.names))
         return HeldRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
         table = source_of(section, base, frame)
-        warnings += unread(given or section, table.names)
         ask = partial(make_sure_of_items, then, begun=begun)
         encoding, gathering = gather(table, encoding, section.user, most, ask=ask)
         gathered = gathering.end()
@@ -241,6 +218,7 @@ def hold(
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
+    warnings = (*public.knowledge.assumptions, *unread(given or section, table.names))
     return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.block.marks)])
 
 

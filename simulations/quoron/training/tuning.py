@@ -37,7 +37,6 @@ import numpy as np
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.columns import Label
-from quoron.data.table import alike
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
@@ -286,7 +285,11 @@ class Candidate:
     cell: Cell
     config: Config  # with what a trial may spend
     planned: Plan
-    declared: Declared  # of those who train
+
+    @property
+    def loss(self) -> Loss:
+        """Of its configuration."""
+        return loss_of(self.config)
 
     @property
     def name(self) -> str:
@@ -371,11 +374,11 @@ class TableSearch(Printed):
     def _noise_told(self) -> str:
         """The noise of a score; of numbers in the label's units too, as a share of a wide range looks like little."""
         first, shown = self.candidates[0], f"± {self.noise.scale:.2g}"
-        if not isinstance(first.declared.loss, Regression):
+        if not isinstance(first.loss, Regression):
             return shown
         label = cast(TableSection, first.config.population).label
         low, high = (label and label.range) or (0.0, 0.0)
-        units = self.noise.scale * worst(first.declared.loss) * (high - low)
+        units = self.noise.scale * worst(first.loss) * (high - low)
         return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
     def digest(self) -> bytes:
@@ -387,8 +390,8 @@ class TableSearch(Printed):
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
-        items, plan = self.rows_of.of(candidate.config).items, candidate.planned.plan
-        declared = replace(candidate.declared, users=self.users)
+        rows, plan = self.rows_of.of(candidate.config), candidate.planned.plan
+        declared, items = replace(rows.declared, domain=plan.problem.domain), rows.items
         training, scoring = parts(self.users, self.held, source)
         order = None if plan.asks_everybody else plan.seed
         engine = CuratorEngine(declared, items, noise, seed=order, among=training)
@@ -411,7 +414,7 @@ class TableSearch(Printed):
             "refused": [{"name": name, "why": why} for name, why in self.refused],
             "users": self.users,
             "held_out": self.held,
-            "score": score_name(self.candidates[0].declared.loss),
+            "score": score_name(self.candidates[0].loss),
             "score_noise": self.noise.scale,
             "remarks": [*self.doubts, *self.remarks],
         }
@@ -430,7 +433,7 @@ class TableSearch(Printed):
             ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
             ("in the open", f"all settings one after the other: ε = {said['open_search_epsilon']:.4g} at the same δ"),
             ("users", f"{self.users - self.held:,} train, {self.held:,} score every trial"),
-            ("score", f"{score_name(self.candidates[0].declared.loss)}, off by {self._noise_told} by noise"),
+            ("score", f"{score_name(self.candidates[0].loss)}, off by {self._noise_told} by noise"),
             ("a trial is planned with", f"ε = {each.epsilon:.4g}, δ = {each.delta:.2g}"),
             ("the clock", clock),
         ]
@@ -527,8 +530,7 @@ def _planned(
             refused.append((cell.named, str(error)))
             errors.append(error)
             continue
-        training = replace(training, domain=plan.problem.domain)
-        found.append(Candidate(cell, config, replace(planned, plan=plan), training))
+        found.append(Candidate(cell, config, replace(planned, plan=plan)))
     if not found:
         raise errors[0]
     return found, refused
@@ -553,9 +555,8 @@ class _Rows:
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
-            held = hold(config, self._base, self._frame)
-            held.looked()
-            self._held[key] = held.weighed_by(alike(held.encoding))
+            self._held[key] = hold(config, self._base, self._frame)
+            self._held[key].looked()
         held = self._held[key]
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
@@ -692,16 +693,12 @@ def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
         dict(candidate.cell.varied),
         candidate.planned.plan.algorithm,
         best.score,
-        score_name(candidate.declared.loss),
+        score_name(candidate.loss),
         search.noise.scale,
         search.price.as_json(),
     )
     remarks = (*planned.remarks, *search.remarks)
-    scene = Curated(
-        replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
-        search.identity,
-        UNLOOKED,
-    )
+    scene = Curated(replace(held, warnings=(*held.warnings, *search.remarks)), search.identity, UNLOOKED)
     prepared = Prepared(search.request.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())
