@@ -15,6 +15,8 @@ from audits.harness import Audit, case, events
 from privacy.references import unit_for
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.free_presence import MomentSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import (
@@ -25,17 +27,7 @@ from quoron_privacy.two_servers.noise import (
     outsiders_mu,
     server_mu,
 )
-from quoron_privacy.two_servers.rows import (
-    ClippedRows,
-    MomentRows,
-    NormCountRows,
-    added,
-    fits,
-    less,
-    mask,
-    seed_for,
-    signed,
-)
+from quoron_privacy.two_servers.rows import RingRows, added, fits, less, mask, seed_for, signed
 from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec
 
 PLAN = sha256(b"plan").digest()
@@ -218,13 +210,13 @@ def unfit(rows, planned):
 
 def unit_of_a_question(times=1):
     planned, asked = (RoundSpec((Block("sums", 2, UNIT // 4 * k, "clipped"),)) for k in (1, times))
-    return unfit(ClippedRows(asked, 1.0).rows(np.array([[3.0, 4.0]]), np.ones(1, bool)), planned)
+    return unfit(RingRows(asked, ClippedSum(1.0, 1)).rows(np.array([[3.0, 4.0]]), np.ones(1, bool)), planned)
 
 
 def weights_of_rows(adjacency="zero-out"):
     """The twin's weights are 1, to be multiplied into the released sum."""
     blocks = Block("sums", 2, UNIT, "norm-counts"), Block("shares", 3, UNIT, "norm-counts")
-    made = NormCountRows(RoundSpec(blocks, adjacency), 1.0)
+    made = RingRows(RoundSpec(blocks, adjacency), ClippedSum(1.0, 1))
     return unfit(made.rows(np.array([[0.3, 0.0]]), np.ones(1, bool)), RoundSpec(blocks, "zero-out"))
 
 
@@ -291,10 +283,10 @@ def release_audits():
         loud = times * unit_for(mu, kind, adjacency, length=3)
         if kind == "moment":
             made = RoundSpec((Block("sums", 3, loud, kind),), adjacency)
-            one, other = MomentRows(made, 2, 1.0).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
+            one, other = RingRows(made, MomentSum(2, 1.0, 1)).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
         else:
             blocks = Block("sums", 1, loud, kind), Block("shares", 3, loud, kind)
-            one = NormCountRows(RoundSpec(blocks, adjacency), 1.0).rows(np.zeros((2, 1)), here)[0]
+            one = RingRows(RoundSpec(blocks, adjacency), ClippedSum(1.0, 1)).rows(np.zeros((2, 1)), here)[0]
             other = np.zeros(4, np.int64)
         return 0, float(np.linalg.norm(one - other))
 

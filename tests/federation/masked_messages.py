@@ -1,11 +1,10 @@
 """Every message of two servers with every field set, and its bytes, which never change: as `wire_messages`."""
 
-from federation.wire_messages import ARRAY, DIGEST, FOLLOWS
+from federation.wire_messages import CLIPPED, DIGEST, FOLLOWS
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import helper_pb2 as helper
 
 MASK = federation.MaskedAnswer(run="r", round=7, digest=DIGEST, values=b"\1" * 8, sealed=b"\2")
-ROW = federation.Row(kind="ClippedRows", numbers={"norm": 1.5}, arrays={"centre": ARRAY})
 CONSENT = helper.HelperConsent(
     suite="s", run="r", plan_digest=b"\1", spec_digest=b"\2", run_key=b"\3", participations=2, separation=3,
     epsilon=1.0, delta=1e-6, adjacency="zero-out", expires=300, signature=b"\4",
@@ -17,8 +16,7 @@ MESSAGES = {
     "ClientMessage.masked": federation.ClientMessage(masked=MASK),
     "MaskedAnswer": MASK,
     "MaskedAnswer.follows": federation.MaskedAnswer(follows=FOLLOWS),
-    "Row": ROW,
-    "Question.row": federation.Question(row=ROW),
+    "Question.row": federation.Question(row=CLIPPED),
     "Announcement.spec": federation.Announcement(run="r", description="{}", spec="{}", consent=CONSENT),
     "OpenRun": helper.OpenRun(run="r", specification="{}", plan_digest=b"\1", software="quoron 1"),
     "HelperConsent": CONSENT,
@@ -38,13 +36,8 @@ GOLDEN: dict[str, str] = {
     "ClientMessage.masked": "2a240a017210071a10000102030405060708090a0b0c0d0e0f220801010101010101012a0102",
     "MaskedAnswer": "0a017210071a10000102030405060708090a0b0c0d0e0f220801010101010101012a0102",
     "MaskedAnswer.follows": "32080880a0800312010a",
-    "Row": (
-        "0a0b436c6970706564526f7773120f0a046e6f726d11000000000000f83f1a290a0663656e747265121f0a07666c6f617436"
-        "34120201021a10000000000000f03f00000000000000c0"
-    ),
     "Question.row": (
-        "8201490a0b436c6970706564526f7773120f0a046e6f726d11000000000000f83f1a290a0663656e747265121f0a07666c6f"
-        "61743634120201021a10000000000000f03f00000000000000c0"
+        "82012f0a2d09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0"
     ),
     "Announcement.spec": (
         "0a017212027b7d1a027b7d22370a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"

@@ -27,10 +27,10 @@ from quoron_client.protocol import masked, wire
 from quoron_client.protocol.masked import Pinned
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.rows import ClippedRows
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
@@ -314,7 +314,8 @@ class Scene:
         made = ALGORITHMS[self.run.algorithm].make(self.plan)
         asked = made.request(made.init(), SecureNoise.fresh())
         assert asked is not None
-        row = masked.row_to_wire(changes.get("reduction", asked.reduction))
+        rows: Any = asked.reduction
+        row = changes.get("row") or wire.reduction_to_wire(rows.reduction)
         body = wire.Body.of(asked.task.part(slice(0, 1)), row=row)
         head = wire.question_head(body, run="trial", round=number, user=changes.get("user", 0), seconds=60)
         head.MergeFromString(body.data)
@@ -427,17 +428,23 @@ class TestAnswer:
         assert takes_part(scene, scene.announcement())
         spec = scene.leader.spec.rounds[0]
         rows = []
-        for user, norm in enumerate((1e-300, 1e-9, 1.0, 1e9, 1e300, float("nan"), -1.0)):
+        for user, norm in enumerate((1e-149, 1e-9, 1.0, 1e9, 1e149)):
             scene.record.close()
             (scene.place / "record.sqlite").unlink()
             (scene.place / "record.sqlite-acknowledged").unlink()
             scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
             scene.worker = scene.client()
             assert takes_part(scene, scene.announcement())
-            question, _ = scene.question(reduction=ClippedRows(spec, norm), user=user)
+            question, _ = scene.question(row=wire.reduction_to_wire(ClippedSum(norm, 1)), user=user)
             rows.append(scene.opened(scene.worker.reply(question) or b"", question))
         assert all(len(row) == spec.length and ring.fits(row, spec) for row in rows)
         assert any(row.any() for row in rows)
+
+    @pytest.mark.parametrize("norm", [1e-300, 1e300, float("nan"), -1.0, 0.0])
+    def test_a_norm_that_is_none_gets_no_answer_whatever_the_client_holds(self, scene: Scene, norm: float) -> None:
+        assert takes_part(scene, scene.announcement())
+        question, _ = scene.question(row=pb.Reduction(clipped=pb.ClippedSum(norm=norm, divisor=1)))
+        assert not scene.worker.reply(question)
 
     @pytest.mark.parametrize("centre", [None, 0.3])
     def test_broken_data_and_no_time_are_the_zero_row_and_nobody_can_tell(
@@ -454,7 +461,7 @@ class TestAnswer:
         sent = []
         for each, ready in ((scene, True), (broken, True), (late, False)):
             assert takes_part(each, each.announcement())
-            question, _ = each.question(reduction=ClippedRows(made, 1.0, around))
+            question, _ = each.question(row=wire.reduction_to_wire(ClippedSum(1.0, 1, around)))
             assert each.worker.attends("trial") == each.run.seconds, "it answers at a time that is public"
             answer = each.worker.reply(question, ready=ready)
             sent.append((answer, each.opened(answer or b"", question)))

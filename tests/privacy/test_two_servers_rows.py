@@ -9,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.means.free_presence import weights_of
-from quoron_privacy.two_servers.rows import (
-    ClippedRows,
-    LengthRows,
-    MomentRows,
-    NormCountRows,
-    RingSums,
-    ShapedMomentRows,
-    fits,
-    sum_of_squares,
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    MomentSum,
+    NormCountSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+    weights_of,
 )
+from quoron_privacy.two_servers.rows import RingRows, RingSums, fits, sum_of_squares
 from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSpec
 
 UNIT = (1 << 29) + 12_345
@@ -27,6 +29,9 @@ WIDE = 3 * UNIT  # of shares
 D = 3
 SHAPE = np.array([[1.0, 0.3, 0.0], [0.0, 2.0, -1.0], [0.0, 0.0, 0.5]])
 CENTRE = np.array([0.1, -0.2, 0.3])
+WINDOWS = np.array([[0.0, 0.5], [1.0, 2.0]])
+N = 100  # a divisor
+CONTRASTS = ContrastSum(Contrasts(1, 4), NormCountSum(0.7, N, np.array([[0.5]])))
 
 
 def spec(kind, length, adjacency="replace-one", unit=UNIT):
@@ -41,18 +46,21 @@ def every(adjacency="replace-one", unit=UNIT):
     """One reduction of each kind, with how many numbers a user sends."""
     own = adjacency, unit
     return [
-        (ClippedRows(spec("clipped", D, *own), 0.7, CENTRE), D),
-        (NormCountRows(counting("norm-counts", *own), 0.7, None, CENTRE), D),
-        (NormCountRows(counting("soft-norm-counts", *own), 0.7, SHAPE), D),
-        (MomentRows(spec("moment", 6, *own), D, 1.3), 6),
-        (ShapedMomentRows(spec("shaped-moment", 7, *own), SHAPE, 0.9), 6),
-        (LengthRows(spec("length", 2, *own), SHAPE, 2.0), 6),
-        (LengthRows(spec("length", 2, *own), SHAPE, 2.0, vectors=True), D),
+        (RingRows(spec("clipped", D, *own), ClippedSum(0.7, N, CENTRE)), D),
+        (RingRows(spec("clipped", 1, *own), ChangeSum(ClippedSum(0.7, N))), 2),
+        (RingRows(counting("norm-counts", *own), ClippedSum(0.7, N, CENTRE)), D),
+        (RingRows(counting("soft-norm-counts", *own), NormCountSum(0.7, N, SHAPE)), D),
+        (RingRows(counting("soft-norm-counts", *own), CONTRASTS), 4),
+        (RingRows(spec("moment", 6, *own), MomentSum(D, 1.3, N)), 6),
+        (RingRows(spec("shaped-moment", 7, *own), ShapedMomentSum(N, SHAPE, 0.9)), 6),
+        (RingRows(spec("columns", 13, *own), ColumnSum(N, WINDOWS, 1.0, True)), 6),
+        (RingRows(spec("length", 2, *own), LengthSum(N, SHAPE, 2.0)), 6),
+        (RingRows(spec("length", 2, *own), VectorLengthSum(N, SHAPE, 2.0)), D),
     ]
 
 
 EVERY = every()
-NAMES = [f"{type(each).__name__}-{number}" for number, (each, _) in enumerate(EVERY)]
+NAMES = [f"{type(each.reduction).__name__}-{number}" for number, (each, _) in enumerate(EVERY)]
 PLACES = range(len(EVERY))
 odd = st.sampled_from([0.0, 1.0, -1.0, 2.0, 0.7, 1e-200, -1e200, 1e308, 5e-324, np.nan, np.inf, -np.inf])
 value = odd | st.floats(-3, 3) | st.floats(allow_nan=True)
@@ -129,22 +137,25 @@ class TestRows:
             made + made
 
     def test_a_radius_that_is_none_and_rows_of_another_length_are_refused_whatever_users_hold(self):
-        for radius in (np.nan, 0.0, np.inf, -1.0):
+        for radius in (1e200, 1e-200):
             with pytest.raises(ConfigError, match="norm"):
-                ClippedRows(spec("clipped", D), radius).of(np.ones((1, D)), np.ones(1, bool))
+                RingRows(counting(), NormCountSum(radius, N, SHAPE))
         for reduction, length in EVERY:
             with pytest.raises(ConfigError, match="Expected"):
                 reduction.of(np.ones((1, length + 1)), np.ones(1, bool))
         with pytest.raises(ConfigError, match="kind"):
-            ClippedRows(spec("moment", D), 1.0).of(np.ones((1, D)), np.ones(1, bool))
+            RingRows(spec("moment", D), ClippedSum(1.0, N))
+        with pytest.raises(ConfigError, match="may sum, got one with None"):
+            RingRows(spec("clipped", D), None)
 
     @pytest.mark.parametrize("shape", [(3, 1), (3, 4), (3, 0), (3,)])
     def test_a_transform_that_is_not_square_is_refused_before_a_loop_reads_beyond_it(self, shape):
         moment = RoundSpec((Block("moment", 7, 1 << 28, "shaped-moment"),))
         length = RoundSpec((Block("length", 2, 1 << 28, "length"),))
-        for made in (ShapedMomentRows(moment, np.ones(shape), 1.0), LengthRows(length, np.ones(shape), 1.0)):
+        own = ShapedMomentSum(N, np.ones(shape), 1.0), LengthSum(N, np.ones(shape), 1.0)
+        for made, reduction in zip((moment, length), own, strict=True):
             with pytest.raises(ConfigError, match="shape"):
-                made.rows(np.ones((1, 6)), np.ones(1, bool))
+                RingRows(made, reduction)
 
 
 class TestAgainstTheDefinition:
@@ -167,13 +178,13 @@ class TestAgainstTheDefinition:
 
     def test_clipped_rows_are_the_clipped_vector_cut_towards_zero(self):
         values = np.random.default_rng(1).normal(size=(50, D)) * np.geomspace(1e-3, 1e3, 50)[:, None]
-        rows = ClippedRows(spec("clipped", D), 0.7).rows(values, np.ones(50, bool))
+        rows = RingRows(spec("clipped", D), ClippedSum(0.7, N)).rows(values, np.ones(50, bool))
         for row, own in zip(rows, values, strict=True):
             self.within(row, [UNIT] * D, self.exact(own, 0.7))
 
     def test_moments_are_those_of_the_clipped_factor_with_the_root_of_two_inside(self):
         values = np.random.default_rng(2).normal(size=(50, 6)) * np.geomspace(1e-3, 1e3, 50)[:, None]
-        rows = MomentRows(spec("moment", 6), D, 1.3).rows(values, np.ones(50, bool))
+        rows = RingRows(spec("moment", 6), MomentSum(D, 1.3, N)).rows(values, np.ones(50, bool))
         pairs = list(zip(*np.triu_indices(D), strict=True))
         for row, own in zip(rows, values, strict=True):
             with localcontext() as context:
@@ -190,7 +201,7 @@ class TestAgainstTheDefinition:
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
     def test_shares_are_functions_of_the_clipped_norm_with_their_weights_inside(self, kind, adjacency):
         values = np.random.default_rng(3).normal(size=(60, D)) * np.geomspace(1e-3, 1e3, 60)[:, None]
-        rows = NormCountRows(counting(kind, adjacency, UNIT), 0.7).rows(values, np.ones(60, bool))
+        rows = RingRows(counting(kind, adjacency, UNIT), ClippedSum(0.7, N)).rows(values, np.ones(60, bool))
         weights = [Decimal(each) for each in weights_of(adjacency, kind.startswith("soft"))]
         for row, own in zip(rows, values, strict=True):
             with localcontext() as context:

@@ -21,8 +21,7 @@ Statement and proof: docs/privacy/two-servers.md.
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +33,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from numpy.typing import NDArray
 
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_client.protocol.wire import array_from_wire, array_to_wire
+from quoron_client.protocol.wire import reduction_from_wire
 from quoron_privacy.errors import ConfigError, IdentityError, WireError
 from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.rows import RingReduction
+from quoron_privacy.two_servers.rows import RingRows
 from quoron_privacy.two_servers.seals import SEALED
 from quoron_privacy.two_servers.specification import MechanismSpec, RoundSpec
 from quoron_protos.v1 import federation_pb2 as federation
@@ -50,50 +49,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("quoron.client")
 DIGEST = 32  # bytes of fingerprints, of digests and of chains
 Words = NDArray[np.uint64]
-_OWN = "spec", "chains"  # of the plan and of the servers: no question says them
-_ROWS: Mapping[str, type] = {
-    name: kind for name, kind in vars(ring).items() if name.endswith("Rows") and isinstance(kind, type)
-}
 
 
 def question_digest(run: str, round_: int, name: bytes, task: bytes) -> bytes:
     """Return the digest that binds a seal to a question `name`: 32 bytes, of all that it asks; `task` is its digest."""
     parts = run.encode(), str(round_).encode(), name, task
     return sha256(b"quoron masked question 1\n" + _listed(parts)).digest()
-
-
-def row_to_wire(reduction: RingReduction) -> federation.Row:
-    """Return all of a reduction but its specification, which a client has from the plan."""
-    reduction = getattr(reduction, "own", reduction)  # that only some count is the coordinator's
-    message = federation.Row(kind=type(reduction).__name__)
-    if message.kind not in _ROWS:
-        raise ConfigError(f"Expected rows of {', '.join(sorted(_ROWS))}, got {message.kind}.")
-    for each in fields(reduction):  # type: ignore[arg-type]  # each of them is a dataclass
-        value = getattr(reduction, each.name)
-        if isinstance(value, np.ndarray) and each.name not in _OWN:
-            message.arrays[each.name].CopyFrom(array_to_wire(value.astype(np.float64)))
-        elif value is not None and each.name not in _OWN:
-            message.numbers[each.name] = value
-    return message
-
-
-def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
-    """Return the rows of a question, by the specification of the agreed plan. WireError for what is none."""
-    kind = _ROWS.get(message.kind)
-    if kind is None:
-        raise WireError(f"Expected rows that this client knows, got {message.kind[:40]!r}. Update the client.")
-    arrays = {name: array_from_wire(each, "float64") for name, each in message.arrays.items()}
-    known = {each.name: each.type for each in fields(kind)}
-    whole = {name for name, kind_ in known.items() if kind_ in (int, bool, "int", "bool")}
-    numbers: dict[str, Any] = {
-        name: int(value) if name in whole and value == value // 1 and abs(value) < 2**53 else value
-        for name, value in message.numbers.items()
-    }
-    try:
-        made: RingReduction = kind(spec=spec, **numbers, **arrays)
-    except (TypeError, ValueError, ConfigError) as error:
-        raise WireError(f"Expected rows of the announced specification, got others: {error}") from None
-    return made
 
 
 def answer_to_wire(run: str, round_: int, digest: bytes, values: Words, sealed: bytes) -> federation.MaskedAnswer:
@@ -213,14 +174,17 @@ class Masking:
     expires: int
     fingerprint: bytes
 
-    def rows(self, round_: int, message: federation.Question) -> RingReduction:
+    def rows(self, round_: int, message: federation.Question) -> RingRows:
         """Return what a question makes of an answer, by the plan's spec. WireError for what is none of its rounds."""
         if not message.HasField("row"):
             raise WireError("Expected a question that says what rows are made of an answer, got none.")
-        return row_from_wire(message.row, self.spec.rounds[round_])
+        try:
+            return RingRows(self.spec.rounds[round_], reduction_from_wire(message.row))
+        except ConfigError as error:
+            raise WireError(f"Expected rows of the announced specification, got others: {error}") from None
 
     def answer(
-        self, name: tuple[str, int, bytes], body: bytes, rows: RingReduction, values: NDArray[np.float64] | None
+        self, name: tuple[str, int, bytes], body: bytes, rows: RingRows, values: NDArray[np.float64] | None
     ) -> bytes:
         """Return a new answer to a question, of whose task `body` is the digest: the zero row without `values`."""
         run, round_, digest = name
@@ -234,7 +198,7 @@ class Masking:
         return answer_to_wire(run, round_, digest, hidden, sealed).SerializeToString()
 
 
-def _row(rows: RingReduction, spec: RoundSpec, values: NDArray[np.float64] | None) -> NDArray[np.int64]:
+def _row(rows: RingRows, spec: RoundSpec, values: NDArray[np.float64] | None) -> NDArray[np.int64]:
     """The integers of one user, within the plan's unit in whole numbers, whatever the question and the items do."""
     try:
         with np.errstate(all="ignore"):

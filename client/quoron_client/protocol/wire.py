@@ -259,7 +259,7 @@ class Body(NamedTuple):
         task: Task,
         persons: bytes = b"",
         sums: federation.Reduction | None = None,
-        row: federation.Row | None = None,
+        row: federation.Reduction | None = None,
     ) -> "Body":
         """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps. With
         two servers one user's answer becomes a `row`."""
@@ -630,7 +630,7 @@ def persons_of(bits: bytes, *, people: int) -> Persons:
 
 
 def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
-    """Return the reduction by which a silo makes sums; None where it answers with rows."""
+    """Return the reduction by which a silo makes sums, or a client a masked row; None for one that neither makes."""
     rows = reduction.own if isinstance(reduction, ChangeSum | ContrastSum) else reduction
     name = "changes" if isinstance(reduction, ChangeSum) else _SUM_NAMES.get(type(rows))
     if name is None:
@@ -643,7 +643,7 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
 
 
 def reduction_from_wire(message: federation.Reduction) -> Reduction:
-    """Raise WireError for one that this silo does not know, or that cannot be."""
+    """Raise WireError for one that this client does not know, or that cannot be."""
     name = message.WhichOneof("kind")
     if name is None:
         raise WireError("Expected sums that this client knows, got others. Update the client.")

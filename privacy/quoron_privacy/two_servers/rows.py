@@ -1,7 +1,7 @@
 """Integer rows of users, by what a round asks, and their exact sums and masks in ℤ/2⁶⁴.
 
     >>> spec = RoundSpec((Block("gradient", 2, 1 << 28, "clipped"),))
-    >>> reduction = ClippedRows(spec, norm=1.0)
+    >>> reduction = RingRows(spec, ClippedSum(norm=1.0, divisor=2))
     >>> rows = reduction.rows(np.array([[0.6, 0.8], [np.nan, 0.0]]), np.array([True, True]))
     >>> (rows[0] / 2**28).round(6).tolist(), rows[1].tolist()
     ([0.6, 0.8], [0, 0])
@@ -15,11 +15,10 @@ What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import prod
 from threading import Lock
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,25 @@ from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import centred, changes
-from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
-from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, checked, moment_logs, vector_logs, weights_of
-from quoron_privacy.release import packed
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSpec
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum, centred, changes
+from quoron_privacy.means.free_presence import (
+    COLUMN_PRESENCE,
+    HERE,
+    SPAN,
+    ColumnSum,
+    ContrastSum,
+    LengthSum,
+    MomentSum,
+    NormCountSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+    checked,
+    moment_logs,
+    vector_logs,
+    weights_of,
+)
+from quoron_privacy.release import Reduction, packed
+from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, Block, RoundSpec
 
 Words = NDArray[np.uint64]
 
@@ -165,183 +178,177 @@ class RingSums:
         return RingSums(self.total + other.total, None, self.answered + other.answered, self.asked + other.asked)
 
 
-class RingReduction(Protocol):
-    """All that a round reads of users' answers, as rows of whole steps."""
+Add = Callable[[Matrix, Mask, Integers], None]  # of some users' numbers, and who answered: rows, added to the last
+Made = tuple[Callable[[Matrix], Matrix], Add]  # before it, a check of what all users send
 
-    @property
-    def spec(self) -> RoundSpec:
-        """What the plan says of the round."""
 
-    @property
-    def chains(self) -> tuple[bytes, ...]:
-        """Those after the lists of the rounds before: they label the second server's noise, with this round's."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RingRows:
+    """All that a round reads of users' answers, as rows of whole steps: the reduction's, on the plan's grid.
+
+    | reduction                          | row of a user, in units U of its block                                  |
+    | ---------------------------------- | ----------------------------------------------------------------------- |
+    | ClippedSum, ChangeSum of it        | clip_C(v - c) / C                                                       |
+    | NormCountSum, ClippedSum with      | (w c, w (1 - a), w 1[a <= ⅔] or w h, w) of free-presence#p3: c is v / C |
+    | "shares" in the round              | scaled into the unit ball, v = Lᵀ g - c₀, and a is above ‖c‖            |
+    | MomentSum                          | vec(ZᵀZ), Z a triangular factor over R scaled into the unit ball        |
+    | ShapedMomentSum                    | w (vec(A / B), 1) of free-presence#p2                                   |
+    | ColumnSum                          | (m, s, q, z, √0.1) of free-presence#p6, weighted                        |
+    | LengthSum, VectorLengthSum         | (ℓ, √¾) of free-presence#p1                                             |
+    | ContrastSum                        | that of its own reduction: one matrix makes contrasts and whitens them  |
+
+    ConfigError for others, and for rows of another kind or length than the plan's. Divisors of means are not used.
+    """
+
+    spec: RoundSpec  # what the plan says of the round
+    reduction: Reduction
+    chains: tuple[bytes, ...] = ()  # after the lists of the rounds before: with this round's they label noise
+    _made: Made = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_made", _made(self.reduction, self.spec))
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """Return the row of each user, (users, k): what a client masks."""
+        """Return each user's own sum, (users, k), which a client masks; zeros where it is longer than admitted."""
+        sums = [self.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
+        found = np.array(sums, np.int64).reshape(len(sums), self.spec.length)
+        for row in found:
+            if not fits(row, self.spec):  # a fault, which nobody is to notice
+                row[:] = 0
+        return found
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """Return the exact sum."""
+        checked_, add = self._made
+        given, here = checked_(values), np.ascontiguousarray(answered, np.bool_)
+        total, one_by_one = np.zeros(self.spec.length, np.int64), Lock()
+
+        def part(first: int, last: int) -> None:
+            piece = np.zeros(self.spec.length, np.int64)
+            add(given[first:last], here[first:last], piece)
+            with one_by_one:
+                total.__iadd__(piece)  # in the ring, so in any order
+
+        if len(given) == 1:  # a client's own row
+            add(given, here, total)
+        else:
+            loops.in_pieces(part, len(given), given.shape[1], max(1, BLOCK // max(given.shape[1], 1)))
+        return RingSums(total.view(np.uint64), None, int(np.count_nonzero(here)))
 
 
-class RowByRow:
-    """A reduction whose row of one user is the sum over that user alone."""
-
-    __slots__ = ()
-
-    def rows(self: RingReduction, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction; the zero row where it were longer than admitted."""
-        sums = [self.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
-        return admitted(np.array(sums, np.int64).reshape(len(sums), self.spec.length), self.spec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClippedRows(RowByRow):
-    """⌊U clip_C(v - c) / C⌋, of the kind "clipped"; v is a vector, or the change of a number of which both are sent."""
-
-    spec: RoundSpec  # one block of d numbers
-    norm: float  # C
-    centre: Vector | None = None  # c, (d,); None is zero
-    chains: tuple[bytes, ...] = ()
-    change: bool = False  # whether v is the first of two numbers less the second
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        block = only(self.spec, "clipped")
-        centre, norm = centred(self.centre, block.length), radius_of(self.norm)
-        if self.change:
-            values = changes(checked(values, 2))
-
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            none = np.zeros(6, np.int64)
-            loops.added(rows, centre, here, norm, float(block.unit), np.inf, total, none)
-
-        return summed(add, checked(values, block.length), answered, self.spec)
+def _made(reduction: Reduction, spec: RoundSpec) -> Made:
+    match reduction:
+        case ClippedSum() if len(spec.blocks) == 1:
+            return _clipped(spec, reduction)
+        case ChangeSum():
+            given, add = _clipped(spec, reduction.own)
+            return lambda values: given(changes(checked(values, 2))), add
+        case ClippedSum():  # with the shares that an adaptive clip follows
+            return _norm_counts(spec, reduction.norm, None, reduction.centre)
+        case NormCountSum():
+            return _norm_counts(spec, reduction.radius, reduction.transform, reduction.centre)
+        case ContrastSum():
+            whole = np.asarray(np.kron(reduction.contrasts.matrix(), reduction.own.transform), np.float64)
+            return _made(replace(reduction.own, transform=whole), spec)
+        case MomentSum():
+            return _moments(spec, reduction)
+        case ShapedMomentSum():
+            return _shaped_moments(spec, reduction)
+        case ColumnSum():
+            return _columns(spec, reduction)
+        case LengthSum() | VectorLengthSum():
+            return _lengths(spec, reduction)
+    raise ConfigError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NormCountRows(RowByRow):
-    """⌊(U w c, V w (1 - a), V w 1[a <= ⅔] or V w h, V w)⌋ of free-presence#p3, of a kind that counts norms.
+def _clipped(spec: RoundSpec, own: ClippedSum) -> Made:
+    block = only(spec, "clipped")
+    centre, norm = centred(own.centre, block.length), radius_of(own.norm)
 
-    c = v / C scaled into the unit ball, v = Lᵀ g - c₀, a above ‖c‖; U is the unit of "sums", V that of "shares". A
-    vector of several parts has Lᵀ of each.
-    """
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        none = np.zeros(6, np.int64)
+        loops.added(rows, centre, here, norm, float(block.unit), np.inf, total, none)
 
-    spec: RoundSpec  # "sums" of d numbers, "shares" of three
-    radius: float  # C
-    transform: Matrix | None = None  # L, (p, d); None for none
-    centre: Vector | None = None  # c₀, (d,); None is zero
-    chains: tuple[bytes, ...] = ()
+    return lambda values: checked(values, block.length), add
 
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        sums, shares = self.spec.blocks
-        soft, d = sums.kind.startswith("soft"), sums.length
-        weights = np.array(weights_of(self.spec.adjacency, soft))
-        centre, zero, norm = centred(self.centre, d), np.zeros(d), radius_of(self.radius)
-        matrix = None if self.transform is None else np.ascontiguousarray(self.transform, np.float64)
-        given = checked(values, d) if matrix is None else checked(values, len(matrix), parts=True)
-        if matrix is not None and given.shape[1] // len(matrix) * matrix.shape[1] != d:
-            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {given.shape}.")
 
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            around = centre
-            if matrix is not None:
-                made, around = np.empty((len(rows), d)), zero
-                loops.whitened(rows, matrix, centre, made)
-                rows = made
-            units = norm, float(sums.unit), float(shares.unit)
+def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centre: Vector | None) -> Made:
+    """U is the unit of "sums", V that of "shares". A vector of several parts has Lᵀ of each."""
+    if len(spec.blocks) != 2 or spec.blocks[0].kind not in COUNTING:
+        raise ConfigError(f"Expected two blocks of a kind in {COUNTING}, got {spec.blocks}.")
+    sums, shares = spec.blocks
+    soft, d = sums.kind.startswith("soft"), sums.length
+    weights, units = (
+        np.array(weights_of(spec.adjacency, soft)),
+        (radius_of(radius), float(sums.unit), float(shares.unit)),
+    )
+    around, zero = centred(centre, d), np.zeros(d)
+    matrix = None if transform is None else np.ascontiguousarray(transform, np.float64)
+
+    def given(values: Matrix) -> Matrix:
+        if matrix is None:
+            return checked(values, d)
+        rows = checked(values, len(matrix), parts=True)
+        if rows.shape[1] // len(matrix) * matrix.shape[1] != d:
+            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {rows.shape}.")
+        return rows
+
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        if matrix is None:
             loops.add_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
+            return
+        made = np.empty((len(rows), d))
+        loops.whitened(rows, matrix, around, made)
+        loops.add_norm_counts(made, zero, here, *units, weights, soft, total[:d], total[d:])
 
-        return summed(add, given, answered, self.spec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MomentRows(RowByRow):
-    """⌊U vec(ZᵀZ)⌋, Z a triangular factor over R scaled into the unit ball; of the kind "moment"."""
-
-    spec: RoundSpec  # one block of d (d + 1) / 2 numbers
-    dimension: int  # d
-    norm: float  # R
-    chains: tuple[bytes, ...] = ()
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        block, norm, d = only(self.spec, "moment", packed(self.dimension)), radius_of(self.norm), self.dimension
-
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            total += loops.sum_unit_moments(rows, here, norm, float(block.unit), d, ROOT)
-
-        return summed(add, checked(values, block.length), answered, self.spec)
+    return given, add
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ShapedMomentRows(RowByRow):
-    """⌊U w (vec(A / B), 1)⌋ of free-presence#p2, A = LᵀZᵀZL scaled into the ball of radius B."""
+def _moments(spec: RoundSpec, own: MomentSum) -> Made:
+    block, norm, d = only(spec, "moment", packed(own.dimension)), radius_of(own.norm), own.dimension
 
-    spec: RoundSpec  # one block of d (d + 1) / 2 + 1 numbers, "shaped-moment"
-    transform: Matrix  # L, (d, d)
-    radius: float  # B
-    chains: tuple[bytes, ...] = ()
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        total += loops.sum_unit_moments(rows, here, norm, float(block.unit), d, ROOT)
 
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        numbers, radius = packed(len(self.transform)), radius_of(self.radius)
-        block, weights = only(self.spec, "shaped-moment", numbers + 1), weights_of(self.spec.adjacency)
-        unit, matrix = float(block.unit), square(self.transform)
-
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            added, present = loops.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
-            total[:-1] += added
-            total[-1] += present * int(unit * weights[3])
-
-        return summed(add, checked(values, numbers), answered, self.spec)
+    return lambda values: checked(values, block.length), add
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ColumnRows(RowByRow):
-    """⌊U (m, s, q, z, √0.1)⌋ of free-presence#p6, weighted."""
+def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Made:
+    matrix, radius = square(own.transform), radius_of(own.radius)
+    numbers, weights = packed(len(matrix)), weights_of(spec.adjacency)
+    unit = float(only(spec, "shaped-moment", numbers + 1).unit)
 
-    spec: RoundSpec  # one block of 6k + 1 numbers, "columns"
-    windows: Matrix  # (2, k)
-    scale: float
-    constant: bool
-    chains: tuple[bytes, ...] = ()
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        added, present = loops.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
+        total[:-1] += added
+        total[-1] += present * int(unit * weights[3])
 
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        own = ColumnSum(1, self.windows, self.scale, self.constant)
-        block = only(self.spec, "columns", own.length + 1)
-
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            present = own.add(rows, here, float(block.unit), total[:-1])
-            total[-1] += present * int(COLUMN_HERE * block.unit)
-
-        return summed(add, checked(values, own.numbers), answered, self.spec)
+    return lambda values: checked(values, numbers), add
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LengthRows(RowByRow):
-    """⌊U (ℓ, √¾)⌋ of free-presence#p1: of factors the length of LᵀZᵀZL, of `vectors` that of Lᵀg."""
+def _columns(spec: RoundSpec, own: ColumnSum) -> Made:
+    unit = only(spec, "columns", own.length + 1).unit
 
-    spec: RoundSpec  # one block of two numbers, "length"
-    transform: Matrix  # L
-    top: float
-    vectors: bool = False
-    chains: tuple[bytes, ...] = ()
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        total[-1] += own.add(rows, here, float(unit), total[:-1]) * int(COLUMN_PRESENCE * unit)
 
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        unit, longest = only(self.spec, "length", 2).unit, np.log(radius_of(self.top))
-        logs_of, transform = (vector_logs, self.transform) if self.vectors else (moment_logs, square(self.transform))
+    return lambda values: checked(values, own.numbers), add
 
-        def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            logs = logs_of(rows, transform)
-            usable = here & (logs > -np.inf)  # nor NaN
-            fall = np.clip(longest - np.where(usable, logs, 0.0), 0.0, SPAN)
-            total[0] += np.where(usable, (fall / SPAN - 0.5) * unit, 0.0).astype(np.int64).sum()
-            total[1] += int(HERE * unit) * np.count_nonzero(usable)
 
-        return summed(add, values, answered, self.spec)
+def _lengths(spec: RoundSpec, own: LengthSum | VectorLengthSum) -> Made:
+    """Of factors the length of LᵀZᵀZL, of vectors that of Lᵀg."""
+    unit, longest = only(spec, "length", 2).unit, np.log(radius_of(own.top))
+    vectors = isinstance(own, VectorLengthSum)
+    logs_of, transform = (vector_logs, own.transform) if vectors else (moment_logs, square(own.transform))
+
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        logs = logs_of(rows, transform)
+        usable = here & (logs > -np.inf)  # nor NaN
+        fall = np.clip(longest - np.where(usable, logs, 0.0), 0.0, SPAN)
+        total[0] += np.where(usable, (fall / SPAN - 0.5) * unit, 0.0).astype(np.int64).sum()
+        total[1] += int(HERE * unit) * np.count_nonzero(usable)
+
+    return lambda values: values, add
 
 
 def only(spec: RoundSpec, kind: str, length: int | None = None) -> Block:
@@ -363,29 +370,3 @@ def square(transform: Matrix) -> Matrix:
     if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
         raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
     return np.ascontiguousarray(transform, np.float64)
-
-
-def admitted(rows: Integers, spec: RoundSpec) -> Integers:
-    """`rows`, with zeros for those that are longer than the spec admits: a fault, which nobody is to notice."""
-    for row in rows:
-        if not fits(row, spec):
-            row[:] = 0
-    return rows
-
-
-def summed(add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answered: Mask, spec: RoundSpec) -> RingSums:
-    """Return what `add` adds of some rows at a time; in the ring, so in any order."""
-    here = np.ascontiguousarray(answered, np.bool_)
-    made, one_by_one = np.zeros(spec.length, np.int64), Lock()
-
-    def part(first: int, last: int) -> None:
-        piece = np.zeros(spec.length, np.int64)
-        add(values[first:last], here[first:last], piece)
-        with one_by_one:
-            made.__iadd__(piece)
-
-    if len(values) == 1:  # a client's own row
-        add(values, here, made)
-    else:
-        loops.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
-    return RingSums(made.view(np.uint64), None, int(np.count_nonzero(here)))

@@ -190,32 +190,8 @@ class Question(_message.Message):
     follows: Follows
     persons: bytes
     sums: Reduction
-    row: Row
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
-
-class Row(_message.Message):
-    __slots__ = ("kind", "numbers", "arrays")
-    class NumbersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    class ArraysEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: _values_pb2.Array
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    NUMBERS_FIELD_NUMBER: _ClassVar[int]
-    ARRAYS_FIELD_NUMBER: _ClassVar[int]
-    kind: str
-    numbers: _containers.ScalarMap[str, float]
-    arrays: _containers.MessageMap[str, _values_pb2.Array]
-    def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
+    row: Reduction
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Reduction, _Mapping]] = ...) -> None: ...
 
 class Reduction(_message.Message):
     __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "columns", "classes")

@@ -25,12 +25,13 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quoron_client.protocol.identity import read
-from quoron_client.protocol.masked import DIGEST, check_signature, read_second_server_key, row_to_wire, split_digests
+from quoron_client.protocol.masked import DIGEST, check_signature, read_second_server_key, split_digests
 from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.wire import reduction_to_wire
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain, simulated_chain
-from quoron_privacy.two_servers.rows import RingReduction, RingSums
+from quoron_privacy.two_servers.rows import RingRows, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
@@ -102,7 +103,6 @@ class SecondServerLink:
 class _Gathered:
     """One masked answer."""
 
-    slot: int  # of the cohort
     entry: Entry
     values: Words
 
@@ -343,7 +343,7 @@ class HelpedEngine(Observer):
         ServerAway and ServerDisagrees."""
         asked: Any = question.reduction
         run, round_ = self.specification.run, question.round
-        if not hasattr(asked, "chains"):
+        if not isinstance(asked, RingRows):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
         before = self.helping.chain_before(run, round_) if round_ else FIRST
@@ -359,13 +359,10 @@ class HelpedEngine(Observer):
         self._gathered = {}
         return replace(sums, chain=simulated_chain(asked.chains, round_)) if self.specification.simulation else sums
 
-    def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
+    def _first(self, question: Question, asked: RingRows, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
         run, round_ = self.specification.run, question.round
         self._gather(question, asked)
-        if (most := getattr(asked, "most", None)) is not None:  # the first in slot order count
-            first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
-            self._gathered = dict(first[:most])
         entries = [self._gathered[each].entry for each in sorted(self._gathered)]
         chain = next_chain(before, round_, entries)
         used = next_chain(self._used(asked), round_, entries)
@@ -375,11 +372,10 @@ class HelpedEngine(Observer):
         head = helper_pb2.HelperList(run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries))
         return self.helping.sum(head, entries)
 
-    def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
+    def _unmasked(self, question: Question, asked: RingRows, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the second server's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
         length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
-        counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
         if len(reply.values) != 8 * length or len(reply.left_out) % DIGEST:
             raise ServerDisagrees(
                 f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
@@ -389,7 +385,7 @@ class HelpedEngine(Observer):
         same = held is not None and held["chain"] == reply.chain
         if held is not None and same and held["total"] is not None and not left_out:
             total = rows.less(np.frombuffer(held["total"], "<u8").astype(np.uint64), lifted)
-            return RingSums(total, held["used"], held["answered"], counted)
+            return RingSums(total, held["used"], held["answered"], len(question.cohort))
         listed = sorted(self._gathered if same and self._gathered else set(split_digests(reply.fingerprints)))
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
@@ -409,9 +405,9 @@ class HelpedEngine(Observer):
         used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
         self.helping.hold(run, round_, reply.chain)
         total = self._totals(round_, [self._gathered[each] for each in kept])
-        return RingSums(rows.less(total, lifted), used, len(kept), counted)
+        return RingSums(rows.less(total, lifted), used, len(kept), len(question.cohort))
 
-    def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
+    def _gather_all(self, question: Question, asked: RingRows, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the second server has answered has sent again what it sent before."""
         while not all(each in self._gathered for each in listed):
             _log.warning(
@@ -422,10 +418,10 @@ class HelpedEngine(Observer):
             )
             self._gather(question, asked)
 
-    def _gather(self, question: Question, asked: RingReduction) -> None:
+    def _gather(self, question: Question, asked: RingRows) -> None:
         """Ask everybody once; what came is kept for this round, by fingerprint."""
         length = self._length(question.round)
-        answers = self.inner.collect(question, (length,), row_to_wire(asked))
+        answers = self.inner.collect(question, (length,), reduction_to_wire(asked.reduction))
         session, values = self.inner.session, answers.values.view(np.uint64)
         sealed: dict[int, Sealed] = session.sealed
         there = [row for row in sorted(sealed) if answers.status[row] == Status.ANSWERED]
@@ -434,7 +430,7 @@ class HelpedEngine(Observer):
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
                 entry = Entry(own, sealed[row].question, sealed[row].text, row % self._groups)
-                self._gathered[own] = _Gathered(row, entry, values[row])
+                self._gathered[own] = _Gathered(entry, values[row])
 
     def _length(self, round_: int) -> int:
         return self.plan.spec.rounds[round_].length
@@ -444,7 +440,7 @@ class HelpedEngine(Observer):
         servers = self.plan.guarantee.servers
         return 1 if servers is None else servers.groups
 
-    def _used(self, asked: RingReduction) -> bytes:
+    def _used(self, asked: RingRows) -> bytes:
         return asked.chains[-1] if asked.chains else FIRST
 
     def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:

@@ -61,7 +61,7 @@ class GrpcEngine:
             return reduce(add, sums, question.reduction.of(found.values, found.answered))
         return found.attended() if question.attended else found
 
-    def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
+    def collect(self, question: Question, shape: tuple[int, ...], row: pb.Reduction | None = None) -> Answers:
         """Return the received answers, of this shape, as `Sessions.ask` does, unchecked."""
         self.ready()
         self.note()

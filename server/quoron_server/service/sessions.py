@@ -69,7 +69,7 @@ class Cohort:
     rows: dict[int, Rows]
     persons: dict[int, bytes]  # of each silo: bits of its users who are asked
     sums: pb.Reduction | None = None  # that silos send in place of rows
-    row: pb.Row | None = None  # the row that clients make of answers, with two servers
+    row: pb.Reduction | None = None  # the row that clients make of answers, with two servers
     made: dict[int, wire.Body] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +80,7 @@ class Cohort:
         silos: Mapping[int, int],
         *,
         sums: bool = False,
-        row: pb.Row | None = None,
+        row: pb.Reduction | None = None,
     ) -> "Cohort":
         """Make the cohort of a question. `members` has the user of each slot; with `sums` silos send sums if asked."""
         users = members[question.cohort]
@@ -442,7 +442,7 @@ class Sessions:
         shape: tuple[int, ...],
         seconds: float,
         early_ends: bool = False,
-        row: pb.Row | None = None,
+        row: pb.Reduction | None = None,
     ) -> Answers:
         """Return rows in cohort order once the round is over; users without answers are MISSING. Where silos send sums
         there are rows of the other clients alone.

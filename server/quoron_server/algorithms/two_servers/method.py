@@ -17,24 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.arrays import Matrix
-from quoron_privacy.errors import RunError, VerificationError
-from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
-    ColumnSum,
-    ContrastSum,
-    LengthSum,
-    MomentSum,
-    NormCountSum,
-    ShapedMomentSum,
-    VectorLengthSum,
-)
+from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Sums
-from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.noise import ServerNoise, simulated_chain
-from quoron_privacy.two_servers.rows import RingReduction, RingSums, added, signed
-from quoron_privacy.two_servers.specification import SUMS, RoundSpec, louder, median
+from quoron_privacy.two_servers.rows import RingRows, RingSums, added, signed
+from quoron_privacy.two_servers.specification import SUMS, louder, median
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
@@ -45,34 +33,6 @@ Words = NDArray[np.uint64]
 
 LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
 COORDINATOR, SECOND_SERVER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for, also of one seed for both
-
-
-def rows_of(reduction: Any, spec: RoundSpec, chains: tuple[bytes, ...]) -> RingReduction:
-    """As the algorithm's own reduction of the round, on the plan's grid. VerificationError for one with no rows."""
-    match reduction:
-        case MomentSum():
-            return made.MomentRows(spec, reduction.dimension, reduction.norm, chains)
-        case ClippedSum() if len(spec.blocks) == 1:
-            return made.ClippedRows(spec, reduction.norm, reduction.centre, chains)
-        case ClippedSum():  # with the shares that an adaptive clip follows
-            return made.NormCountRows(spec, reduction.norm, None, reduction.centre, chains)
-        case NormCountSum():
-            return made.NormCountRows(spec, reduction.radius, reduction.transform, reduction.centre, chains)
-        case ContrastSum():  # the gradients of several classes: one matrix makes their contrasts and whitens them
-            own: Any = reduction.own.transform
-            whole: Matrix = np.kron(reduction.contrasts.matrix(), own)
-            return rows_of(replace(reduction.own, transform=whole), spec, chains)
-        case ColumnSum():
-            return made.ColumnRows(spec, reduction.windows, reduction.scale, reduction.constant, chains)
-        case LengthSum():
-            return made.LengthRows(spec, reduction.transform, reduction.top, False, chains)
-        case VectorLengthSum():
-            return made.LengthRows(spec, reduction.transform, reduction.top, True, chains)
-        case ChangeSum():
-            return made.ClippedRows(spec, reduction.own.norm, None, chains, change=True)
-        case ShapedMomentSum():
-            return made.ShapedMomentRows(spec, reduction.transform, reduction.radius, chains)
-    raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +65,8 @@ class WithServers:
         question = self.inner.request(state.inner, noise)
         if question is None:
             return None
-        rows: Any = rows_of(question.reduction, self._sheet.rounds[state.round], _chains(state))
+        own: Any = question.reduction  # ConfigError for none
+        rows: Any = RingRows(self._sheet.rounds[state.round], own, _chains(state))
         return replace(question, reduction=rows)
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
@@ -189,9 +150,9 @@ class BothServers:
 
     def ask(self, question: Question) -> Answers | Sums | Any:
         """Return the sum of the asked rows and the second server's noise."""
-        rows: Any = question.reduction
-        if not hasattr(rows, "chains"):
+        if not isinstance(question.reduction, RingRows):
             return self.engine.ask(question)
+        rows: Any = question.reduction
         groups = self._noise.spec.groups
         whole: Any = self.engine.ask(replace(question, reduction=None) if groups > 1 else question)
         sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
