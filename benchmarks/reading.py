@@ -2,7 +2,7 @@
 
     python benchmarks/reading.py                           # 5,000,000 rows of 17 digits, 2 GB of CSV: some minutes
     python benchmarks/reading.py --rows 500_000 --digits 3
-    python benchmarks/reading.py --kinds csv parquet feather jsonl csv.gz
+    python benchmarks/reading.py --kinds csv parquet jsonl csv.gz
 
 Each is read in a process of its own, the best of some repeats, from a file that the system has in memory. pyarrow's is
 `read_csv(newlines_in_values=True)`, which infers that the columns are numbers; ours are those of `columns.numbers`, all
@@ -22,7 +22,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
 import pyarrow.parquet as pq
 
 COLUMNS = [f"x{each}" for each in range(20)]
@@ -46,8 +45,6 @@ def write(path: Path, rows: int, digits: int) -> None:
     whole = pa.concat_tables([block(many) for many in sizes])
     if path.suffix == ".parquet":
         pq.write_table(whole, path)
-    elif path.suffix == ".feather":
-        pyarrow.feather.write_feather(whole, path)
     else:
         with path.open("w") as out:
             for batch in whole.to_batches(10_000):

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -49,13 +48,6 @@ def json_text() -> str:
     return "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
-def arrow_bytes(new: Callable[..., Any], compression: str | None) -> bytes:
-    sink = pa.BufferOutputStream()
-    with new(sink, TABLE.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
-        stream.write_table(TABLE, 7)
-    return bytes(sink.getvalue())
-
-
 FILES: dict[str, Callable[[], bytes]] = {
     "a.csv": lambda: csv_text(TEXT).encode(),
     "a.csv.gz": lambda: gzip.compress(csv_text(TEXT).encode()),
@@ -68,10 +60,6 @@ FILES: dict[str, Callable[[], bytes]] = {
     "a.jsonl": lambda: json_text().encode(),
     "a.ndjson": lambda: json_text().replace("\n", "\r\n\n").encode("utf-8-sig"),
     "a.jsonl.gz": lambda: gzip.compress(json_text().encode()[:-1]),
-    "a.feather": lambda: arrow_bytes(pa.ipc.new_file, None),
-    "lz4.feather": lambda: arrow_bytes(pa.ipc.new_file, "lz4"),
-    "zstd.arrow": lambda: arrow_bytes(pa.ipc.new_file, "zstd"),
-    "stream.arrow": lambda: arrow_bytes(pa.ipc.new_stream, "zstd"),
 }
 NAMES = ("ward", "who", "age")
 
@@ -111,7 +99,7 @@ class TestEveryFormat:
             assert cells_of(held, rows) == EXPECTED
         assert cells_of(tables.opened(path.as_uri())) == EXPECTED
         assert held.rows in (None, len(ROWS))
-        assert {*held.schema} == ({"who", "age", "ward"} if "feather" in name or "arrow" in name else set())
+        assert not held.schema
 
     def test_of_batches_that_come_once_is_held_and_gives_the_same_rows_each_time(self) -> None:
         held = tables.opened(TABLE.to_reader(7))
@@ -124,7 +112,7 @@ class TestErrors:
     def test_of_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(text_files, "_PIECE", 50)
         monkeypatch.setattr(text_files, "_PIECE", 50)
-        for name in ("a.csv", "a.jsonl", "a.feather", "a.csv.gz"):
+        for name in ("a.csv", "a.jsonl", "a.csv.gz"):
             path = tmp_path / name
             path.write_bytes(FILES[name]())
             held = tables.opened(path)
@@ -146,10 +134,7 @@ class TestErrors:
         for name, data in [
             ("cut.csv.gz", gzip.compress(b"a,b\n" + secret)[:-20]),
             ("other.csv.gz", b"a,b\n" + secret),
-            ("other.feather", b"ARROW1\0\0" + secret),
-            ("other.arrow", secret),
             ("other.parquet", b"PAR1" + secret),
-            ("cut.feather", FILES["lz4.feather"]()[:900]),
         ]:
             (tmp_path / name).write_bytes(data)
             with pytest.raises(DataError, match=f"^Expected '{name}'") as refused:
@@ -313,8 +298,8 @@ class TestOthersRows:
         plain = [[cell.translate({ord(each): "." for each in ",\n\r"}) for cell in row] for row in rows]
         yield "t.csv", Dialect(quoting="none"), "".join(",".join(row) + "\n" for row in plain).encode()
         sink = io.BytesIO()
-        pyarrow.feather.write_feather(held, sink)
-        yield "t.feather", Dialect(), sink.getvalue()
+        pq.write_table(held, sink)
+        yield "t.parquet", Dialect(), sink.getvalue()
 
     @pytest.fixture(autouse=True, scope="class")
     @staticmethod
@@ -379,14 +364,14 @@ def test_a_quote_in_the_header_that_closes_in_a_row_shows_nobodys_row(tmp_path: 
     assert "Secret" not in str(told.value)
 
 
-@pytest.mark.parametrize("how", ["t.parquet", "t.feather", "t.arrow", "folder", "a reader"])
+@pytest.mark.parametrize("how", ["t.parquet", "folder", "a reader"])
 def test_names_of_columns_that_are_no_utf8_are_told(how: str, tmp_path: Path) -> None:
     """Bytes of another encoding where a schema has names, which Arrow finds only when one is asked for."""
     table, sink = pa.table({"who": ["a"], "ag--e": [1.0]}), pa.BufferOutputStream()
     if how.endswith((".parquet", "folder")):
         pq.write_table(table, sink)
     else:
-        with (pa.ipc.new_file if how == "t.feather" else pa.ipc.new_stream)(sink, table.schema) as writer:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
     data = sink.getvalue().to_pybytes().replace(b"ag--e", b"ag\xff\xfee")
     path = tmp_path / ("t.parquet" if how == "folder" else how)
@@ -422,7 +407,7 @@ def test_a_column_that_is_not_there_is_told_with_the_fix(header, said, tmp_path)
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("how", ["csv", "tsv", "csv.gz", "feather", "parquet", "pandas", "arrow"])
+@pytest.mark.parametrize("how", ["csv", "tsv", "csv.gz", "parquet", "pandas", "arrow"])
 @pytest.mark.parametrize("row", ["Ann,AGEE,secret", " Who , Age ,secret", "agee,agee,secret"])
 def test_a_first_row_without_any_wanted_name_is_somebodys_and_not_shown(row, how, tmp_path):
     """Not even what is nearly a name: whose names a table's columns have is said by the row itself."""
@@ -431,8 +416,6 @@ def test_a_first_row_without_any_wanted_name_is_somebodys_and_not_shown(row, how
     source = {"pandas": frame, "arrow": None}.get(how, path)
     if how == "arrow":
         source = pa.table([pa.array(["1"])] * 3, names=cells)
-    elif how == "feather":
-        pyarrow.feather.write_feather(pa.table([pa.array(["1"])] * 3, names=cells), path)
     elif how == "parquet":
         pq.write_table(pa.table([pa.array(["1"])] * 3, names=cells), path)
     elif how != "pandas":

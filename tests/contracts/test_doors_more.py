@@ -1,8 +1,8 @@
 """The same contract for everything else that a table may come as: whatever one user's cells hold, nobody else's change.
 
 `test_doors` has plain CSV, Parquet, folders, pandas and a client's own file, and says what is compared. Here are other
-separators, encodings and quotes, packed files, JSON lines, Feather, Arrow streams and frames that speak Arrow's
-protocol, each as a correct writer writes it; what any bytes make of a file; and what people are shown.
+separators, encodings and quotes, packed files, JSON lines and frames that speak Arrow's protocol, each as a correct
+writer writes it; what any bytes make of a file; and what people are shown.
 """
 
 import csv
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet
 import pytest
 from hypothesis import given
@@ -115,20 +114,7 @@ class Streamed:
         return self._table.__arrow_c_stream__()
 
 
-def feather(table: pa.Table, folder: Path) -> str:
-    pyarrow.feather.write_feather(table, folder / "t.feather", chunksize=5)
-    return "t.feather"
-
-
-def arrow_stream(table: pa.Table, folder: Path) -> str:
-    with pa.ipc.new_stream(folder / "t.arrow", table.schema) as sink:
-        sink.write_table(table, max_chunksize=7)
-    return "t.arrow"
-
-
 ARROW: dict[str, Callable[[pa.Table, Path], Any]] = {
-    "feather": feather,
-    "a stream in a file": arrow_stream,
     "the protocol": lambda table, folder: Streamed(table),
     "in chunks": lambda table, folder: pa.concat_tables([table.slice(0, 5), table.slice(5, 1), table.slice(6)]),
 }
@@ -211,7 +197,7 @@ def others(table: pa.Table) -> list[dict[str, Any]]:
     return [row for row in table.to_pylist() if row["who"] != "u03"]
 
 
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv.gz", "mine.tsv", "mine.feather", "mine16.csv"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv.gz", "mine.tsv", "mine.parquet", "mine16.csv"])
 def test_a_client_takes_part_whatever_its_own_file_holds(name, tmp_path, small_pieces):
     rules = configs.parse(RULES.format(path="mine", missing="drop")).population
     assert isinstance(rules, configs.TableSection)
@@ -229,7 +215,7 @@ def test_a_client_takes_part_whatever_its_own_file_holds(name, tmp_path, small_p
             written[name]({key: [cells[row] for row in own] for key, cells in table.items()}, tmp_path)
         else:
             mine = {key: [cells[row] for row in own] for key, cells in alike(number, fitting(number)).items()}
-            pyarrow.feather.write_feather(typed(mine, number), path)
+            pyarrow.parquet.write_table(typed(mine, number), path)
         items = own_items(path, terms)
         assert items.batch.features.shape[1] == encoding.dimension
         assert len(items.batch.labels) in range(1, ROWS + 1)
@@ -275,7 +261,6 @@ BYTES = st.one_of(
         max_size=40,
     ).map(b"".join),
 )  # fmt: skip
-FORMATS = ("feather", "arrow", "parquet")
 SUFFIXES = ("csv", "tsv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrow", "txt", "xlsx")
 HEADS = (
     b"",
@@ -299,35 +284,15 @@ def test_any_bytes_are_a_table_or_a_told_error_without_a_value(tmp_path_factory,
         assert "secret-7" not in said
 
 
-@given(body=BYTES, cut=st.integers(0, 400), place=st.integers(0, 2000), suffix=st.sampled_from(FORMATS))
-def test_a_damaged_file_of_a_format_is_a_told_error_or_a_table(tmp_path_factory, body, cut, place, suffix):
+@given(body=BYTES, cut=st.integers(0, 400), place=st.integers(0, 2000))
+def test_a_damaged_file_is_a_told_error_or_a_table(tmp_path_factory, body, cut, place):
     """A written one of which bytes have been replaced, or the end is missing."""
-    data = bytearray(stored(suffix))
+    data = bytearray(stored())
     where = place % len(data)
     data[where : where + len(body)] = body
-    path = once(tmp_path_factory) / f"damaged.{suffix}"
+    path = once(tmp_path_factory) / "damaged.parquet"
     path.write_bytes(bytes(data[: len(data) - cut] if cut % 2 else data))
     assert "u03" not in fault(path)
-
-
-@pytest.mark.parametrize("suffix", ["feather", "arrow"])
-@pytest.mark.parametrize("code", [False, True])
-def test_a_text_that_begins_outside_its_buffer_is_told_and_never_read(suffix, code, tmp_path):
-    """Arrow's readers trust what lies in a file: a place of one byte changed is memory of somebody else."""
-    sink, names = pa.BufferOutputStream(), pa.array([f"u{each:02}" for each in range(9)])
-    table = pa.table({"who": names.dictionary_encode() if code else names, "age": [1.0] * 9})
-    with (pa.ipc.new_file if suffix == "feather" else pa.ipc.new_stream)(sink, table.schema) as writer:
-        writer.write_table(table)
-    data = sink.getvalue().to_pybytes()
-    places = np.arange(3, dtype=np.int32).tobytes() if code else np.array([3, 6, 9], np.int32).tobytes()
-    assert data.count(places) == 1
-    for far in (2**30, -5):
-        wrong = np.frombuffer(places, np.int32).copy()
-        wrong[1] = far
-        (tmp_path / f"t.{suffix}").write_bytes(data.replace(places, wrong.tobytes()))
-        said = fault(tmp_path / f"t.{suffix}")
-        assert "Expected" in said
-        assert "u0" not in said
 
 
 def fault(path: Path) -> str:
@@ -342,15 +307,10 @@ def fault(path: Path) -> str:
 
 
 @cache
-def stored(suffix: str) -> bytes:
-    """The plain table as a file of a format."""
-    sink, table = pa.BufferOutputStream(), pa.table(base())
-    if suffix == "parquet":
-        pyarrow.parquet.write_table(table, sink)
-    else:
-        make = pa.ipc.new_file if suffix == "feather" else pa.ipc.new_stream
-        with make(sink, table.schema) as writer:
-            writer.write_table(table)
+def stored() -> bytes:
+    """The plain table as a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(pa.table(base()), sink)
     return bytes(sink.getvalue().to_pybytes())
 
 

@@ -484,8 +484,8 @@ class TestTheItems:
         wanted = own_items(write(frame, tmp_path, ".csv"), described()).batch.features.tobytes()
         frame.to_csv(tmp_path / "mine.csv.gz", sep=";", decimal=",", index=False)
         frame.to_json(tmp_path / "mine.jsonl", orient="records", lines=True, double_precision=15)
-        frame.to_feather(tmp_path / "mine.feather")
-        for name, dialect in (("mine.csv.gz", comma), ("mine.jsonl", None), ("mine.feather", None)):
+        frame.to_parquet(tmp_path / "mine.parquet")
+        for name, dialect in (("mine.csv.gz", comma), ("mine.jsonl", None), ("mine.parquet", None)):
             assert own_items(tmp_path / name, described(), dialect).batch.features.tobytes() == wanted
             check_one_user(tmp_path / name, one_user=False, items_per_user=None, dialect=dialect)
             with pytest.raises(DataError, match="got more than 10 times the 5 rows"):

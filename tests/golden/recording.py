@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
 import pyarrow.parquet as pq
 
 import quoron
@@ -280,10 +279,9 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         pyarrow.csv.write_csv(table, folder / f"{name}.csv", pyarrow.csv.WriteOptions(delimiter=separator))
         sources[f"CSV with {name}"] = f"{name}.csv"
     pq.write_table(table, folder / "t.parquet")
-    pyarrow.feather.write_feather(table, folder / "t.feather")
     lines = pd.DataFrame(doors.base()).to_json(orient="records", lines=True)
     (folder / "t.jsonl").write_text(lines, encoding="utf-8")
-    sources |= {"Parquet": "t.parquet", "Feather": "t.feather", "JSON lines": "t.jsonl"}
+    sources |= {"Parquet": "t.parquet", "JSON lines": "t.jsonl"}
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
         held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -51,7 +50,6 @@ def as_folder(path: Path) -> None:
 FILES: dict[str, Callable[[Path], object]] = {
     "t.csv.gz": lambda path: path.write_bytes(gzip.compress(people().to_csv(index=False).encode("utf-16"), mtime=0)),
     "t.jsonl": lambda path: people().to_json(path, orient="records", lines=True),
-    "t.feather": lambda path: pyarrow.feather.write_feather(people(), path),
     "folder": as_folder,
 }
 
@@ -62,7 +60,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     [
         ("t.csv.gz", Moment("encode", "before")),
         ("t.jsonl", Moment("encode", "after")),
-        ("t.feather", Moment("spend", "after", round=1)),
         ("folder", Moment("replace", "after")),  # of the index
         ("folder", Moment("encode", "after", left=3)),
         ("folder", Moment("commit", "before", round=1)),

@@ -1,6 +1,4 @@
-"""Parquet and Arrow files, in a folder or an object store, read row group by row group or batch by batch.
-
-Parquet files in a folder or an object store, read row group by row group.
+"""Parquet files in a folder or an object store, read row group by row group.
 
     files = Files.found("s3://bucket/visits")
     for batch in files.batches(files.parts[0], ["patient", "age"]): ...
@@ -19,8 +17,6 @@ user's value change everybody's column. Rows are in the order of the files' path
 | a store that refuses, or a URL with a password  | the URL, and what the store says; not the URL |
 
 No message holds a value: of a partition's folder it says the key, and which of all files it is by their paths.
-
-Arrow's own format: a Feather file, or a file or a stream of Arrow batches; compressed or not.
 """
 
 import hashlib
@@ -40,7 +36,6 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from quoron_client.data import columns as cells
-from quoron_client.data.formats import name_of
 from quoron_privacy.errors import DataError
 
 ROWS = 1 << 16  # of a batch
@@ -393,96 +388,3 @@ def _reached(what: str) -> Iterator[None]:
         raise DataError(
             f"Expected to reach {what!r}, but its file system refuses ({said}). Check the address, and who may read it."
         ) from None
-
-
-_MAGIC = b"ARROW1"
-
-
-@dataclass(frozen=True, slots=True)
-class WholeFile:
-    """One file, as it was when it was found."""
-
-    source: str
-    state: tuple[int, int]  # as `state` says
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return name_of(self.source)
-
-    def check(self) -> None:
-        """Raise DataError if it has changed since it was found."""
-        if state(self.source) != self.state:
-            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
-
-
-@dataclass(frozen=True, slots=True)
-class ArrowFile(WholeFile):
-    """A file of Arrow's own format."""
-
-    schema: pa.Schema = field(repr=False)
-    rows: int | None  # None where only reading it all says so
-
-    @classmethod
-    def found(cls, source: str) -> "ArrowFile":
-        """Raise DataError for no file, and for one of another format."""
-        found = state(source)
-        with _batches(source) as (reader, many):
-            rows = None if many is None else sum(reader.get_batch(each).num_rows for each in range(many))
-            return cls(source, found, reader.schema, rows)
-
-    def batches(self, places: list[int]) -> Iterator[pa.Table]:
-        """Yield the columns at these places, a stored batch after another. DataError if the file has changed."""
-        self.check()
-        stored = sorted(places)
-        try:
-            with _batches(self.source, stored) as (reader, many):
-                for batch in reader if many is None else map(reader.get_batch, range(many)):
-                    _check_places(batch)
-                    yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
-        except DataError:
-            self.check()  # a file that has changed is the first thing to say
-            raise
-        self.check()
-
-
-def _check_places(batch: pa.RecordBatch) -> None:
-    """ArrowInvalid where a text begins or ends outside its buffer, or a code is of no word: Arrow trusts the file.
-
-    Whether a text is UTF-8 is its own row's matter.
-    """
-    batch.validate()
-    for each in batch.columns:
-        coded = isinstance(each, pa.DictionaryArray)
-        for part in (each.indices, each.dictionary) if coded else (each,):
-            _bytes_of(part).validate(full=True)
-        if coded:
-            pa.DictionaryArray.from_arrays(each.indices, pa.nulls(len(each.dictionary)), safe=True)
-
-
-def _bytes_of(values: pa.Array) -> pa.Array:
-    """Text as the bytes that it is, without a copy."""
-    if pa.types.is_string(values.type):
-        return values.view(pa.binary())
-    if pa.types.is_large_string(values.type):
-        return values.view(pa.large_binary())
-    return values.view(pa.binary_view()) if pa.types.is_string_view(values.type) else values
-
-
-@contextmanager
-def _batches(source: str, places: list[int] | None = None) -> Iterator[tuple[Any, int | None]]:
-    """(reader, how many batches it has by number; None for a stream)."""
-    system, path = reached(source)
-    name = name_of(source)
-    try:
-        options = pa.ipc.IpcReadOptions(included_fields=places)
-        with system.open_input_file(path) as stored:
-            numbered = stored.read(len(_MAGIC)) == _MAGIC
-            stored.seek(0)
-            reader = (pa.ipc.open_file if numbered else pa.ipc.open_stream)(stored, options=options)
-            check_names(reader.schema, name)
-            yield reader, reader.num_record_batches if numbered else None
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(name, error) from None

@@ -5,14 +5,13 @@
     >>> is_folder("s3://bucket/visits"), is_folder("s3://bucket/visits.csv")
     (True, False)
 
-| a name that ends in                | is                                                                       |
-| ---------------------------------- | ------------------------------------------------------------------------ |
-| .csv, .csv.gz                      | text whose cells are separated as a `Dialect` says                       |
-| .tsv, .tab, .tsv.gz, .tab.gz       | the same, separated by tabs                                              |
-| .jsonl, .ndjson, .jsonl.gz, ...    | JSON lines: an object a line                                             |
-| .parquet                           | one Parquet file                                                         |
-| .feather, .arrow, .ipc             | Arrow's own format: a Feather file, or a file or stream of Arrow batches |
-| anything else, as a folder or URL  | all Parquet files below it                                               |
+| a name that ends in                | is                                                  |
+| ---------------------------------- | --------------------------------------------------- |
+| .csv, .csv.gz                      | text whose cells are separated as a `Dialect` says  |
+| .tsv, .tab, .tsv.gz, .tab.gz       | the same, separated by tabs                         |
+| .jsonl, .ndjson, .jsonl.gz, ...    | JSON lines: an object a line                        |
+| .parquet                           | one Parquet file                                    |
+| anything else, as a folder or URL  | all Parquet files below it                          |
 
 How a table's text is written is declared, or read off its header and its name, and never off a row:
 
@@ -119,7 +118,7 @@ class Dialect:
             )
 
 
-Kind = Literal["csv", "json", "parquet", "arrow"]
+Kind = Literal["csv", "json", "parquet"]
 KINDS: dict[str, Kind] = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -127,11 +126,8 @@ KINDS: dict[str, Kind] = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".parquet": "parquet",
-    ".feather": "arrow",
-    ".arrow": "arrow",
-    ".ipc": "arrow",
 }
-SAID = ".csv, .tsv, .jsonl, .parquet or .feather"  # of them to people; text may end in .gz, too
+SAID = ".csv, .tsv, .jsonl or .parquet"  # of them to people; text may end in .gz, too
 _PACKED = "Unpack it; text may stay packed as .gz."
 _SPEC = "Save its sheet as CSV."
 _FIXES = {
@@ -140,6 +136,7 @@ _FIXES = {
     **dict.fromkeys(
         (".txt", ".dat", ".asc", ".data"), "Of rows of text rename it to .csv, or to .tsv if tabs part their cells."
     ),
+    **dict.fromkeys((".feather", ".arrow", ".ipc"), "Write it as Parquet."),
     ".json": "Of an object a line rename it to .jsonl; else write it so.",
 }
 # How files of other formats begin, and what they are; some begin like text.
@@ -151,7 +148,7 @@ _MAGIC = (
     (b"\xfd7zXZ", "an xz file", _PACKED),
     (b"\x28\xb5\x2f\xfd", "a zstd file", _PACKED),
     (b"PAR1", "a Parquet file", "Rename it to .parquet."),
-    (b"ARROW1", "a Feather file", "Rename it to .feather."),
+    (b"ARROW1", "a Feather file", "Write it as Parquet."),
     (b"SQLite format 3", "a database", "Write its table as CSV."),
     (b"%PDF-", "a PDF", "Write its table as CSV."),
 )
@@ -211,6 +208,6 @@ def _known(name: str) -> Format | None:
     plain = whole.removesuffix(".gz")
     zipped = plain != whole
     for suffix, kind in KINDS.items():
-        if plain.endswith(suffix) and not (zipped and kind in ("parquet", "arrow")):
+        if plain.endswith(suffix) and not (zipped and kind == "parquet"):
             return Format(kind, zipped, "\t" if suffix in (".tsv", ".tab") else None)
     return None

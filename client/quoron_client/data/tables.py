@@ -29,7 +29,7 @@ import pyarrow as pa
 from quoron_client.data import columns, files, text_files
 from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.files import ROWS, Files, check_names
-from quoron_client.data.formats import DECIMAL, Dialect, format_of, is_folder, name_of
+from quoron_client.data.formats import DECIMAL, Dialect, format_of, is_folder
 from quoron_client.data.text_files import TextFile
 from quoron_privacy.errors import DataError
 
@@ -200,10 +200,6 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     form = format_of(source)
     if form.kind == "parquet":
         return _of_folder(source, dialect)
-    if form.kind == "arrow":
-        dialect.check_unwritten(name_of(source))
-        stored = files.ArrowFile.found(source)
-        return _of_schema(stored.schema, stored.rows, lambda names, places, rows: stored.batches(places))
     file = TextFile(source, files.state(source), form.zipped)
     if form.kind == "json":
         replace(dialect, encoding=None).check_unwritten(file.name)

@@ -63,17 +63,29 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, files
-from quoron_client.data.formats import Dialect, check_text
+from quoron_client.data.formats import Dialect, check_text, name_of
 from quoron_privacy.errors import DataError
 
 Read = Callable[[int], bytes]  # about so many bytes, b"" at the end
 
 
 @dataclass(frozen=True, slots=True)
-class TextFile(files.WholeFile):
-    """A file of text."""
+class TextFile:
+    """A file of text, as it was when it was found."""
 
+    source: str
+    state: tuple[int, int]  # as `files.state` says
     zipped: bool
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.source)
+
+    def check(self) -> None:
+        """Raise DataError if it has changed since it was found."""
+        if files.state(self.source) != self.state:
+            raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
 
     @contextmanager
     def reading(self, dialect: Dialect) -> Iterator[Read]:
