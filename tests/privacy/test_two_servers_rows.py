@@ -145,6 +145,9 @@ class TestRows:
                 reduction.of(np.ones((1, length + 1)), np.ones(1, bool))
         with pytest.raises(ConfigError, match="kind"):
             RingRows(spec("moment", D), ClippedSum(1.0, N))
+        many = ContrastSum(Contrasts(1, 10**6), NormCountSum(0.7, N, np.eye(1)))  # a matrix of 10¹² numbers
+        with pytest.raises(ConfigError, match="rows of 1000000 numbers"):
+            RingRows(counting(), many).of(np.ones((1, D)), np.ones(1, bool))
         with pytest.raises(ConfigError, match="may sum, got one with None"):
             RingRows(spec("clipped", D), None)
 

@@ -16,6 +16,7 @@ What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
 from math import prod
 from threading import Lock
@@ -248,8 +249,7 @@ def _made(reduction: Reduction, spec: RoundSpec) -> Made:
         case NormCountSum():
             return _norm_counts(spec, reduction.radius, reduction.transform, reduction.centre)
         case ContrastSum():
-            whole = np.asarray(np.kron(reduction.contrasts.matrix(), reduction.own.transform), np.float64)
-            return _made(replace(reduction.own, transform=whole), spec)
+            return _contrasts(spec, reduction)
         case MomentSum():
             return _moments(spec, reduction)
         case ShapedMomentSum():
@@ -300,6 +300,24 @@ def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centr
         made = np.empty((len(rows), d))
         loops.whitened(rows, matrix, around, made)
         loops.add_norm_counts(made, zero, here, *units, weights, soft, total[:d], total[d:])
+
+    return given, add
+
+
+def _contrasts(spec: RoundSpec, own: ContrastSum) -> Made:
+    """One matrix makes contrasts and whitens them: made once rows are as long as it says, whoever has asked for it."""
+
+    @cache
+    def whole() -> Made:
+        transform = np.asarray(np.kron(own.contrasts.matrix(), own.own.transform), np.float64)
+        return _made(replace(own.own, transform=transform), spec)
+
+    def given(values: Matrix) -> Matrix:
+        rows = checked(values, own.contrasts.outputs * own.contrasts.features)
+        return whole()[0](rows)
+
+    def add(rows: Matrix, here: Mask, total: Integers) -> None:
+        whole()[1](rows, here, total)
 
     return given, add
 
