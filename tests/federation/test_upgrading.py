@@ -79,7 +79,7 @@ def test_a_database_of_another_format_is_refused_unchanged_and_the_newest_backup
     words = f"Expected ledger format {FORMAT} in sqlite:///{database}, got {FORMAT - 1}. Use the version that wrote it."
     assert words in refused(tmp_path)
     assert database.read_bytes() == before
-    assert "Expected ledger format 7 in …, got 6. Use the version that wrote it." in PAGE
+    assert "Expected ledger format 6 in …, got 5. Use the version that wrote it." in PAGE
 
     back = tmp_path / "back"
     back.mkdir()

@@ -37,7 +37,7 @@ Execute = Callable[..., list[Row]]  # a statement within a transaction, and the 
 
 _TOLD = {name: name for name in ("software", "run", "plan", "epsilon", "delta")} | {"group": "population"}
 
-FORMAT = 7
+FORMAT = 6
 TIMEOUT = 1.0  # seconds, for another program that has the file open
 OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to callers over a network
 FULL = "The disk of the coordinator's ledger is full."  # in place of that

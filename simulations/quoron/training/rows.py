@@ -395,7 +395,7 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
             _log.warning(
                 "noise moves this model further than all users together: n mu / (2 sqrt(d)) is %.2g, below 1. It takes "
                 "about %d users, a larger epsilon, or fewer trained weights",
-                *(room, math.ceil(users / room)),
+                *(room, math.ceil(2 * math.sqrt(max(dimension, 1)) / mu)),
             )
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
