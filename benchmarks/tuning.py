@@ -70,7 +70,7 @@ def parted(frame: pd.DataFrame, user: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 def figure(found: TableSearch, candidate: Candidate, weights: np.ndarray, test: pd.DataFrame) -> float:
     """AUC of the second class; of numbers the correlation."""
     held = found.rows_of.of(candidate.config)
-    model = Model.released(weights, held.encoding, candidate.declared.loss, candidate.planned.plan, made=None)
+    model = Model.released(weights, held.encoding, candidate.loss, candidate.planned.plan, made=None)
     label = held.encoding.label
     usable = test.dropna(subset=[label.column, *model.feature_names_in_])
     scores = model.decision_function(usable)
