@@ -2,7 +2,7 @@
 
     >>> import pyarrow as pa
     >>> from quoron_client.data import fused
-    >>> from quoron_client.data.features import Numeric
+    >>> from quoron_client.data.features import Categorical, Numeric
     >>> rules = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Signs("sick"))
     >>> rules.names
     ('age', 'ward=A', 'ward=B', 'intercept')

@@ -3,6 +3,7 @@
     >>> import pandas as pd
     >>> from quoron_client.data.encoding import Signs
     >>> from quoron_client.data.features import Numeric
+    >>> from quoron_client.losses import Logistic
     >>> visits = pd.DataFrame({"who": ["a", "a", "b", "c", "d"], "age": [30, 31, 62, 55, 80], "sick": [0, 0, 1, 0, 1]})
     >>> rules = Encoding((Numeric("age", 0, 100),), label=Signs("sick"))
     >>> clinic = from_table(visits, rules, user="who", loss=Logistic(), test_fraction=0.25)
