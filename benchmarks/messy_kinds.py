@@ -129,6 +129,6 @@ mess("wide: 100 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, sa
 mess("wide: 500 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, says=("columns",))(wide(500))
 mess("declared from the highest to the lowest", declared={"numeric": RANGES | {"age": (90.0, 18.0)}})(untouched)
 WIDE: dict[str, Any] = {"numeric": dict.fromkeys(RANGES, (-1e9, 1e9)), "categorical": {}}
-mess("ranges far too wide", says=tuple(RANGES), null=True, declared=WIDE)(untouched)
+mess("ranges far too wide", says=(*RANGES, "shares of their ranges"), null=True, declared=WIDE)(untouched)
 mess("ranges far too wide, rare label", says=("ill", *RANGES), null=True, declared=WIDE, rare=True)(untouched)
 mess("ranges far too narrow", says=tuple(RANGES), declared={"numeric": dict.fromkeys(RANGES, (0.0, 1e-3))})(untouched)

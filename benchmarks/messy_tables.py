@@ -46,7 +46,12 @@ from messy_sheets import (
 USERS, HELD_OUT, EPSILON = 2_000, 1_000, 4.0
 BETTER = {"auc": 0.6, "accuracy over the commonest": 0.04, "r2": 0.03}  # noise alone may reach that
 CLEAR = {"auc": 0.68, "accuracy over the commonest": 0.08, "r2": 0.1}  # and by luck seldom this
-NULL = ("no row that can be used", "of the labels", "no better off")  # what is said of a null model as a whole
+NULL = (
+    "no row that can be used",
+    "of the labels",
+    "no better off",
+    "No better than not training",
+)  # what is said of a null model as a whole
 MESSES = [*messy_cells.MESSES, *messy_files.MESSES, *messy_kinds.MESSES]
 
 
@@ -73,6 +78,7 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
     """Train on it, and ask the model of others."""
     import quoron
     from quoron.training import lifetime
+    from quoron.training.result import DoubtfulModel
     from quoron_privacy.errors import QuoronError
 
     typed_in = asked(each, way)
@@ -88,8 +94,9 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
         source = each.write(sheet, known)
         ledger = place / "lifetime.sqlite"
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(record=True) as beforehand:
                 warnings.simplefilter("error")
+                warnings.simplefilter("always", DoubtfulModel)
                 source = str(source) if isinstance(source, Path) else source
                 run = quoron.train(
                     source, epsilon=epsilon, out=place / "run", ledger=ledger, progress=False, **typed_in
@@ -103,7 +110,7 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             return End("refused" if not charged else "told" if named else "CHARGED", said=(str(error),))
         except Exception as error:
             return End("CRASH", said=(f"{type(error).__name__}: {error}",))
-        told = run.summary.warnings
+        told = (*run.summary.warnings, *(str(each.message) for each in beforehand))
         other = Sheet.made(HELD_OUT, 2 * seed + 1, rare=each.rare)
         other.columns["who"] = [f"p{row:05}" for row in range(len(other.ill))]
         (replace(each, spoil=without_users(each.spoil)) if each.only_users else each).spoil(other, draw)
@@ -123,7 +130,7 @@ def nothing_learnt(warning: str) -> bool:
     """Whether a warning says that the model is null: a figure above one half is then luck."""
     found = re.search(r"about ([\d,]+) of ([\d,]+) users .* have no row", warning)
     if found is None:
-        return "no better off" in warning
+        return "no better off" in warning or "No better than not training" in warning
     lost, users = (int(each.replace(",", "")) for each in found.groups())
     return lost > 0.9 * users
 
