@@ -686,7 +686,10 @@ def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
         ({"data": {}}, "at least one array"),
         ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
         ({"data": (torch.zeros(60, 4), torch.arange(60) % 4)}, "in part 2 of 2 that.*of the largest they raised"),
-        ({"data": {"input": torch.zeros(60, 4), "y": -1 + torch.arange(60) % 3}, "label": "y"}, "in 'y' that.*the least"),
+        (
+            {"data": {"input": torch.zeros(60, 4), "y": -1 + torch.arange(60) % 3}, "label": "y"},
+            "in 'y' that.*the least",
+        ),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],
