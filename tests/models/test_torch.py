@@ -685,10 +685,10 @@ def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
         ({"data": {"input": torch.zeros(3, 4)}, "label": "y"}, "an entry 'y', got input"),
         ({"data": {}}, "at least one array"),
         ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
-        ({"data": (torch.zeros(60, 4), torch.arange(60) % 4)}, "in part 2 of 2 that.*of the largest they raised"),
+        ({"data": (torch.zeros(60, 4), torch.arange(60) % 4)}, "item with the largest in part 2 of 2 they raised"),
         (
             {"data": {"input": torch.zeros(60, 4), "y": -1 + torch.arange(60) % 3}, "label": "y"},
-            "in 'y' that.*the least",
+            "item with the least in 'y' they",
         ),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),

@@ -214,7 +214,7 @@ class RingRows:
         sums = [self.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
         found = np.array(sums, np.int64).reshape(len(sums), self.spec.length)
         for row in found:
-            if not fits(row, self.spec):  # a fault, which nobody is to notice
+            if not fits(row, self.spec):  # a fault, which an answer does not show
                 row[:] = 0
         return found
 
@@ -305,7 +305,7 @@ def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centr
 
 
 def _contrasts(spec: RoundSpec, own: ContrastSum) -> Made:
-    """One matrix makes contrasts and whitens them: made once rows are as long as it says, whoever has asked for it."""
+    """One matrix makes contrasts and whitens them: made only once rows are as long as it says."""
 
     @cache
     def whole() -> Made:

@@ -359,12 +359,12 @@ class ModuleRows:
         self.summed = sum_clipped if self._rows_on == "cuda" else _sum_on_processor
 
     def require_whole_numbers(self) -> None:
-        """Raise DataError for labels or tokens that the module or its loss cannot take: the least and largest tried."""
-        for place, part in enumerate(self._parts):
-            if part.is_floating_point() or not part.numel():
+        """Raise DataError for labels or tokens that the module or its loss cannot take, tried on few items."""
+        for place, part in enumerate(self.timetable.items.at_least_one):
+            if part.dtype.kind == "f" or not part.size:
                 continue
             held = part.reshape(len(part), -1)
-            for which, item in (("least", held.amin(1).argmin()), ("largest", held.amax(1).argmax())):
+            for which, item in (("least", held.min(1).argmin()), ("largest", held.max(1).argmax())):
                 one = tuple(each[item][None].to(self._network.device) for each in self._parts)
                 try:
                     with torch.random.fork_rng(devices=cuda_of(self._network.device)), torch.no_grad():
@@ -372,9 +372,9 @@ class ModuleRows:
                 except Exception as error:  # whose words quote a value
                     name = repr(self._names[place]) if self._names else f"part {place + 1} of {len(self._parts)}"
                     raise DataError(
-                        f"Expected whole numbers in {name} that the module and its loss take; of the {which} they "
-                        f"raised {type(error).__name__}. Classes and tokens count from 0 to below the number of "
-                        "outputs or embeddings."
+                        "Expected whole numbers that the module and its loss take; of the item with the "
+                        f"{which} in {name} they raised {type(error).__name__}. Classes and tokens count from 0 to "
+                        "below the number of outputs or embeddings."
                     ) from None
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
