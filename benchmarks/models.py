@@ -5,9 +5,9 @@
 
 The shape is that of pfl-research's benchmark: 1,000 users of 50 random images of 32 x 32 x 3, 50 users a round, one
 local epoch in batches of 10. PYTHON is an interpreter that has pfl (and torch): its requirements exclude quoron's
-dp-accounting, so it needs an environment of its own. Both take turns, round by round, so that a busy machine is busy
+dp-accounting, so it needs an environment of its own. Both take turns of some rounds, so that a busy machine is busy
 for both. Ours is all of `quoron.torch.train`: rows, clip, sum, our noise, the ledger; pfl's is a central iteration of
-FederatedAveraging with clip and Gaussian noise. Seconds a round, the median after the first three. Needs the extra
+FederatedAveraging with clip and Gaussian noise. Seconds a round, the median of three turns. Needs the extra
 `torch`.
 """
 
@@ -19,7 +19,6 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import SecureNoise
 
 LOSS = nn.functional.cross_entropy
-STEP, WARM = 0.1, 3
+STEP, WARM, TURNS = 0.1, 3, 3
 
 
 @dataclass(frozen=True)
@@ -87,29 +86,6 @@ class Other:
         self._process.wait()
 
 
-class Turns:
-    """Measures our rounds, and lets pfl take its turn after each."""
-
-    def __init__(self, other: Other | None) -> None:
-        self.ours: list[float] = []
-        self.theirs: list[float] = []
-        self._other, self._began = other, 0.0
-
-    def started(self, plan: Any) -> None:
-        """See quoron_server.rounds.Observer."""
-        self._began = time.perf_counter()
-
-    def round_finished(self, event: Any) -> None:
-        """See Observer."""
-        self.ours.append(time.perf_counter() - self._began)
-        if self._other is not None:
-            self.theirs.append(self._other.round())
-        self._began = time.perf_counter()
-
-    def finished(self, model: Any) -> None:
-        """See Observer."""
-
-
 def made(shape: Shape) -> tuple[nn.Module, Items]:
     draw = np.random.default_rng(0)
     size = shape.users * shape.items
@@ -119,11 +95,11 @@ def made(shape: Shape) -> tuple[nn.Module, Items]:
     )
 
 
-def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | None, other: Other | None) -> Turns:
-    """Rounds of training as anybody would start it."""
+def trained(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | None) -> float:
+    """Seconds of so many rounds of training as anybody would start it."""
     module, items = made(shape)
-    turns = Turns(other)
     with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
         quoron.torch.train(
             module,
             items.parts,
@@ -132,7 +108,7 @@ def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | 
             epsilon=8.0,
             delta=1e-6,
             algorithm="dp-sgd-wor",
-            options={"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
+            options={"rounds": rounds, "rate": shape.cohort / shape.users, "step_size": 1.0},
             items_per_user=shape.items,
             radius=100.0,
             clip_norm=1.0,
@@ -141,9 +117,13 @@ def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | 
             out=Path(folder) / "run",
             ledger=Path(folder) / "lifetime.sqlite",
             device=device,
-            observers=[turns],
         )
-    return turns
+        return time.perf_counter() - began
+
+
+def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | None) -> float:
+    """Seconds of a round: what so many more take than a few."""
+    return (trained(shape, device, chunk, WARM + rounds, local) - trained(shape, device, chunk, WARM, local)) / rounds
 
 
 def parts(shape: Shape, device: str, chunk: int, rounds: int) -> dict[str, float]:
@@ -192,16 +172,19 @@ def main() -> None:
         d = sum(weight.numel() for weight in network(shape.kind, shape.width).parameters())
         print(f"{device}, {shape.kind}: {shape.cohort} users of {shape.items} items a round, {d:,} numbers", flush=True)
         other = None if given.pfl is None else Other(given.pfl, shape)
-        turns = whole(shape, device, given.chunk, given.rounds, LocalSGD(1, shape.batch, STEP), other)
+        local, ours, theirs = LocalSGD(1, shape.batch, STEP), [], []
+        trained(shape, device, given.chunk, WARM, local)  # all that is made once
+        for _ in range(TURNS):
+            ours.append(whole(shape, device, given.chunk, given.rounds, local))
+            if other is not None:
+                theirs.append(statistics.median([other.round() for _ in range(WARM + given.rounds)][WARM:]))
+        print(f"{statistics.median(ours):9.4f} s  quoron, local SGD", flush=True)
         if other is not None:
             other.end()
-        ours = statistics.median(turns.ours[WARM:])
-        print(f"{ours:9.4f} s  quoron, local SGD", flush=True)
-        if turns.theirs:
-            theirs = statistics.median(turns.theirs[WARM:])
-            print(f"{theirs:9.4f} s  pfl, local SGD: {theirs / ours:.1f} times as long", flush=True)
-        average = whole(shape, device, given.chunk, given.rounds, None, None)
-        print(f"{statistics.median(average.ours[WARM:]):9.4f} s  quoron, average gradients", flush=True)
+            ratio = statistics.median(theirs) / statistics.median(ours)
+            print(f"{statistics.median(theirs):9.4f} s  pfl, local SGD: {ratio:.1f} times as long", flush=True)
+        average = whole(shape, device, given.chunk, given.rounds, None)
+        print(f"{average:9.4f} s  quoron, average gradients", flush=True)
         for name, taken in parts(shape, device, given.chunk, given.rounds).items():
             print(f"{taken:9.4f} s    {name}", flush=True)
 

@@ -23,9 +23,9 @@ SETTINGS = [
 ]
 
 
-def command(out: Path) -> list[str]:
-    settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    return ["--quiet", "simulate", "--out", str(out), *settings]
+def command(out: Path, *settings: str) -> list[str]:
+    words = [word for setting in settings or SETTINGS for word in ("--set", setting)]
+    return ["--quiet", "simulate", "--out", str(out), *words]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,22 @@ def test_a_run_that_is_killed_between_a_commit_and_the_next_question_has_spent_t
         np.testing.assert_array_equal(stored[stored.files[0]], whole)
     with Ledger.open(out / "ledger.sqlite") as ledger:
         assert ledger.spent() == {"rounds": 5, "users": 4000, "gradient_evaluations": 12000}
+
+
+@pytest.mark.programs
+def test_a_killed_run_of_a_large_model_resumes_to_identical_bits(tmp_path):
+    """Rounds of a second share a commit: those that nobody has seen are asked again."""
+    wide = ("population.users=1200", "population.items_per_user=1", "population.dimension=70000", *SETTINGS[3:5])
+    settings, whole, out = (*wide, "algorithm.options.rounds=12"), tmp_path / "whole", tmp_path / "run"
+    assert invoke(command(whole, *settings)) == 0
+    dies = dying.words(Moment("ask", "before", round=9), "quoron", *command(out, *settings))
+    assert subprocess.run(dies, capture_output=True, timeout=600).returncode == -signal.SIGKILL
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert ledger.spent()["rounds"] == len(ledger.events()) + 1 <= 10
+    assert invoke(["--quiet", "resume", str(out)]) == 0
+    assert (out / "model.npz").read_bytes() == (whole / "model.npz").read_bytes()
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert ledger.spent() == {"rounds": 12, "users": 1200, "gradient_evaluations": 1200}
 
 
 @pytest.mark.parametrize("kept", [0.0, pytest.param(0.6, marks=pytest.mark.slow)])

@@ -3,7 +3,7 @@
     model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
 
 Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort: one
-transaction commits a round and spends the next. A run continues from whatever the ledger holds: an empty one starts it,
+transaction commits a round and spends the next, or, where neither leaves the process, several rounds. A run continues from whatever the ledger holds: an empty one starts it,
 a complete one only returns the model. Noise and secret cohorts are each start's own (`StartedNoise`): what a kill
 leaves uncommitted was seen by nobody and comes no more. Only a simulation goes on to the bits that it would have had.
 
@@ -37,6 +37,8 @@ PAUSE = 0.1  # of a round's seconds
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
+LARGE_STATE = 1 << 20  # bytes: saving takes longer than a round, so that rounds which nobody sees share a commit
+UNSEEN = 1.0  # second of such rounds
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -59,8 +61,9 @@ class Engine(Protocol):
     """Whatever carries a question to users and brings answers back: in process, gRPC, Flower.
 
     One that waits before it asks has a `last_asked` round, from -1 on: what was spent after that is taken back. One
-    that counts what it moves has `measured`, figures of the last round that add up over rounds, by name: functions of
-    who answered, for simulations only.
+    that is `enclosed` shows nobody a point: its rounds may be committed together. One that counts what it moves has
+    `measured`, figures of the last round that add up over rounds, by name: functions of who answered, for simulations
+    only.
     """
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -182,13 +185,13 @@ def run(
         )
     if simulation:
         ledger.relax()
+    commits = _Commits(ledger, observers, together=getattr(engine, "enclosed", False))
     try:
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
-            model = _carry_out(
-                algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, evaluations, finish
-            )
+            model = _carry_out(algorithm, engine, commits, drawn, budget, simulation, evaluate, evaluations, finish)
     except BaseException:
         with suppress(LedgerError):  # a charge that cannot be returned stays, and the error is raised
+            commits.write()
             ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
         raise
     return _tell(model, observers)
@@ -212,22 +215,22 @@ def without_ledger(
 def _carry_out(
     algorithm: Algorithm[Any],
     engine: Engine,
-    ledger: "Ledger",
+    commits: "_Commits",
     noise: NoiseAhead,  # of this start
     budget: Budget,
-    observers: Sequence[Observer],
     simulation: bool,
     evaluate: Evaluate | None,
     evaluations: Evaluations | None,
     finish: Callable[[Vector], Vector],
 ) -> Vector:
+    ledger = commits.ledger
     state, totals, moved = _resume(algorithm, ledger)
     evaluated = [event["public"]["evaluation"] for event in ledger.events() if "evaluation" in event["public"]]
     stopped = evaluations is not None and evaluations.enough(evaluated)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent = False  # this round, with the commit of the one before
     measured = getattr(engine, "measured", None) if simulation else None
-    for observer in observers:
+    for observer in commits.observers:
         observer.started(algorithm.plan)
     question = None if stopped else algorithm.request(state, noise)
     while question is not None:  # whom it asks depends on nobody's answers
@@ -272,9 +275,7 @@ def _carry_out(
             with suppress(BudgetExceeded):  # raised in its own turn, once this round is committed
                 cost = _cost(algorithm.plan, following, budget, totals)
                 spending = following, cost["messages"], cost["gradient_evaluations"]
-        ledger.commit(question.round, serial.encode(state), releases, _record(event), spending)
-        for observer in observers:
-            observer.round_finished(event)
+        commits.add(state, releases, event, spending)
         question, spent = following, spending is not None
     model = algorithm.iterate(state) if stopped else finish(algorithm.model(state))
     if evaluations is None:
@@ -284,6 +285,47 @@ def _carry_out(
     else:
         ledger.finish(model, *evaluations.release(model, len(evaluated)))
     return model
+
+
+class _Commits:
+    """Rounds on their way into the ledger, and from there to observers.
+
+    One by one; `together`, those of a large model, of a second. A kill then takes rounds that nobody has seen, and they
+    are drawn again, as one is.
+    """
+
+    def __init__(self, ledger: "Ledger", observers: Sequence[Observer], *, together: bool) -> None:
+        self.ledger, self.observers, self.together = ledger, observers, together
+        self.unseen: list[tuple[int, Sequence[Release], dict[str, Any], int, int]] = []
+        self.events: list[RoundEvent] = []
+        self.last: tuple[Any, Sequence[Release], tuple[Question, int, int] | None] | None = None
+        self.since = time.perf_counter()
+
+    def add(
+        self, state: Any, releases: Sequence[Release], event: RoundEvent, spending: tuple[Question, int, int] | None
+    ) -> None:
+        """Take one more round, which ends in `state` and spends the next one; tell observers of all that is written."""
+        if self.last is not None and self.last[2] is not None:
+            before = self.events[-1]
+            self.unseen.append((before.round, self.last[1], _record(before), *self.last[2][1:]))
+        self.last = (state, releases, spending)
+        self.events.append(event)
+        waits = self.together and spending is not None and serial.size(state) >= LARGE_STATE
+        if not (waits and time.perf_counter() - self.since < UNSEEN):
+            for written in self.write():
+                for observer in self.observers:
+                    observer.round_finished(written)
+            self.since = time.perf_counter()
+
+    def write(self) -> list[RoundEvent]:
+        """Commit what is not yet written, in one transaction, and return its events."""
+        if self.last is None:
+            return []
+        (state, releases, spending), events, unseen = self.last, self.events, self.unseen
+        last = _record(events[-1])
+        self.ledger.commit(events[-1].round, serial.encode(state), releases, last, spending, unseen=unseen)
+        self.last, self.events, self.unseen = None, [], []
+        return events
 
 
 def participation_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:

@@ -1,3 +1,5 @@
+import subprocess
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -152,6 +154,92 @@ def test_a_round_costs_one_durable_transaction(deployed):
     before = durable()
     run(make(NAME), Quadratic(), deployed, SecureNoise(b"k" * 32))
     assert durable() - before == 1 + 1 + make(NAME).plan.cost.rounds + 1  # first state, first cohort, rounds, model
+
+
+class Enclosed(Quadratic):
+    """Shows nobody a point."""
+
+    enclosed = True
+
+    def __init__(self, at=-1, happens=lambda: None):
+        super().__init__()
+        self.at, self.happens = at, happens
+
+    def ask(self, question):
+        if question.round == self.at:
+            self.happens()
+        return super().ask(question)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Any state counts as one that takes long to save, and any time as short."""
+    monkeypatch.setattr(rounds, "LARGE_STATE", 0)
+    monkeypatch.setattr(rounds, "UNSEEN", np.inf)
+
+
+def kept(path, name, *engines):
+    """Everything that a simulation's ledger says, after as many starts as there are engines."""
+    if not path.exists():
+        Ledger.create(path, plan="{}", config_digest="", noise_key=b"1").close()
+    for engine in engines:
+        with Ledger.open(path) as ledger, suppress(RunError):
+            run(make(name), engine, ledger, SeededNoise(1), simulation=True)
+    with Ledger.open(path) as ledger:
+        untimed = [{word: said for word, said in each.items() if "seconds" not in word} for each in ledger.events()]
+        return ledger.model.tolist(), untimed, ledger.releases(), ledger.spent()
+
+
+@pytest.mark.parametrize("name", [NAME, "dp-sgd-poisson", "outlier-iterates", "whitened-tracking"])
+def test_rounds_that_nobody_sees_share_a_commit_and_leave_the_same_ledger(name, tmp_path, large):
+    alone = kept(tmp_path / "alone.sqlite", name, Quadratic())
+    assert kept(tmp_path / "together.sqlite", name, Enclosed()) == alone
+
+
+def test_rounds_that_nobody_sees_cost_one_durable_transaction_and_others_one_each(tmp_path, large):
+    def durable(name, engine):
+        key = b"k" * 32
+        with Ledger.create(tmp_path / name, plan="{}", config_digest="", noise_key=key) as ledger:
+            recorder, database = Recorder(ledger), ledger._database
+            before = database.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]
+            recorder.round_finished = lambda event: recorder.events.append((event.round, ledger.resume_point()[0]))
+            run(make(NAME), engine, ledger, SecureNoise(key), observers=[recorder])
+            count = database.rows("SELECT acknowledged FROM meta")[0]["acknowledged"] - before
+        return count, recorder.events[1:-1]
+
+    last = make(NAME).plan.cost.rounds - 1
+    assert durable("together.sqlite", Enclosed()) == (1 + 1 + 1 + 1, [(round_, last) for round_ in range(last + 1)])
+    assert durable("alone.sqlite", Quadratic()) == (
+        1 + 1 + (last + 1) + 1,
+        [(round_, round_) for round_ in range(last + 1)],
+    )
+
+
+def test_a_run_that_is_stopped_keeps_the_rounds_that_nobody_has_seen(tmp_path, large):
+    def stop():
+        raise RunError("Stopped.")
+
+    path = tmp_path / "stopped.sqlite"
+    with Ledger.create(path, plan="{}", config_digest="", noise_key=b"1") as ledger, pytest.raises(RunError):
+        run(make(NAME), Enclosed(2, stop), ledger, SeededNoise(1), simulation=True)
+    with Ledger.open(path) as ledger:
+        assert (ledger.resume_point()[0], len(ledger.events()), ledger.spent()["rounds"]) == (1, 2, 3)
+    assert kept(path, NAME, Enclosed()) == kept(tmp_path / "whole.sqlite", NAME, Quadratic())
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_run_that_is_killed_goes_on_before_the_rounds_that_nobody_has_seen(at, tmp_path, large):
+    """The files as a kill leaves them: what a process holds is gone."""
+    path, left = tmp_path / "whole.sqlite", tmp_path / "left"
+    left.mkdir()
+
+    def kill():
+        subprocess.run(["cp", *map(str, tmp_path.glob("whole.sqlite*")), str(left)], check=True)
+
+    whole = kept(path, NAME, Enclosed(at, kill))
+    with Ledger.open(left / path.name) as ledger:
+        assert (ledger.resume_point()[0], ledger.events(), ledger.spent()["rounds"]) == (-1, [], 1)
+    assert kept(left / path.name, NAME, Enclosed()) == whole
 
 
 class Patient(Quadratic):

@@ -291,10 +291,8 @@ class Ledger(AbstractContextManager["Ledger"]):
             if not before:
                 if not execute("SELECT run FROM unreleased WHERE run = ?", [self.run]):
                     raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
-                row: dict[str, Any] = {"run": self.run, "round": question.round, "users": users}
-                row |= {"gradient_evaluations": gradient_evaluations}
                 self._newly = question.round
-                _spent.insert(execute, row | {"question": print_, "seal": _seal("spent", row)})
+                self._spend(execute, question.round, print_, users, gradient_evaluations)
             elif before[0]["question"] != print_:
                 raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
@@ -332,24 +330,27 @@ class Ledger(AbstractContextManager["Ledger"]):
         spending: tuple[Question, int, int] | None = None,
         *,
         plan: str | None = None,
+        unseen: Sequence[tuple[int, Sequence[Release], dict[str, Any], int, int]] = (),
     ) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
-        With `spending` it spends the next round, too, as `spend`. With a `plan` the run goes on by that one.
-        LedgerError if the run has ended or has come to this round before.
+        With `spending` it spends the next round, too, as `spend`. With a `plan` the run goes on by that one. `unseen`
+        are the rounds before it that are not yet written: their releases and events, users and gradient evaluations of
+        the question that followed. LedgerError if the run has ended or has come to this round before.
         """
-        entries = _entries(releases)
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
         began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
-            if not execute(here, [round_, state, seal, self.run, round_]):
+            if not execute(here, [round_, state, seal, self.run, unseen[0][0] if unseen else round_]):
                 raise LedgerError(
                     f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
                 )
-            row = {"run": self.run, "round": round_, "releases": entries, "event": json.dumps(event)}
-            _commits.insert(execute, row | {"seal": _seal("commits", row)})
+            for earlier, entries, said, users, evaluations in unseen:
+                self._write(execute, earlier, entries, said)
+                self._spend(execute, earlier + 1, None, users, evaluations)  # its question has been answered
+            self._write(execute, round_, releases, event)
             if spending is not None:
                 self.spend(*spending)
             if plan is not None:
@@ -368,8 +369,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             if not self._erase(execute):
                 raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
             if event is not None:
-                row = {"run": self.run, "round": EVALUATED, "releases": _entries(releases), "event": json.dumps(event)}
-                _commits.insert(execute, row | {"seal": _seal("commits", row)})
+                self._write(execute, EVALUATED, releases, event)
             self._release(execute, model)
         self._database.checkpoint()
 
@@ -391,6 +391,17 @@ class Ledger(AbstractContextManager["Ledger"]):
         with self._database.transaction() as execute:
             self._erase(execute)
         self._database.checkpoint()
+
+    def _spend(
+        self, execute: Execute, round_: int, question: str | None, users: int, gradient_evaluations: int
+    ) -> None:
+        row = {"run": self.run, "round": round_, "users": users, "gradient_evaluations": gradient_evaluations}
+        _spent.insert(execute, row | {"question": question, "seal": _seal("spent", row)})
+
+    def _write(self, execute: Execute, round_: int, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        entries = [{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases]
+        row = {"run": self.run, "round": round_, "releases": json.dumps(entries), "event": json.dumps(event)}
+        _commits.insert(execute, row | {"seal": _seal("commits", row)})
 
     def _erase(self, execute: Execute) -> bool:
         """Return whether there was anything left to erase."""
@@ -467,10 +478,6 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Return what a table holds of this run, in order: all columns, or these."""
         columns, order = ", ".join(names or table.columns), ", ".join(table.key)
         return self._database.rows(f"SELECT {columns} FROM {table.name} WHERE run = ? ORDER BY {order}", [self.run])
-
-
-def _entries(releases: Sequence[Release]) -> str:
-    return json.dumps([{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases])
 
 
 def _seal(which: str, row: Mapping[str, Any]) -> str:

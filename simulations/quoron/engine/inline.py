@@ -163,6 +163,8 @@ class InlineEngine:
     (`seed`, round, user). Nothing a user holds or sends raises.
     """
 
+    enclosed = True
+
     def __init__(
         self,
         population: Answering,

@@ -328,6 +328,7 @@ class RowsEngine:
     watch: Watch | None = None
     summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave the process that computes them
     among: Users | None = None  # those that are asked at all; None: all
+    enclosed: bool = False  # nobody is shown the points
 
     def ask(self, question: Question) -> Answers | Sums:
         """One row an asked user, in slot order, or their sums, of which it holds no rows but a chunk's.
@@ -546,10 +547,11 @@ def carry_out(
     watch: Watch | None = None,
     summing: Summation | None = None,
     figures: Rows | None = None,
+    enclosed: bool = False,
 ) -> TrainedRows[Vector]:
     """Plan, charge, train from wherever the store stands, keep the model, erase what is secret.
 
-    `chunk` is of training, unless that has its own.
+    `chunk` is of training, unless that has its own. With `enclosed` none but `watch` is shown a point.
     """
     out, chunk = training.get("out"), chunk if training.get("chunk") is None else training.get("chunk")
     if chunk is not None:
@@ -584,7 +586,8 @@ def carry_out(
         if setting.held and figures is not None:
             among, apart = parts(run.plan.problem.users + setting.held, setting.held, run.noise(own))
             evaluations = _evaluations(run.plan, setting, figures, start.weights, apart)
-        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
+        enclosed = enclosed and watch is None
+        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among, enclosed)
         moved = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
         events, told = own.events(), own.released(EVALUATED)
     model, statement = start.weights + moved, sentence(run.plan.guarantee)
@@ -939,7 +942,8 @@ def train_model(
         require_metrics(items, metrics, measured_at(start.weights), parts_of)
         figures = figures_of(items, metrics, measured_at, parts_of)
     watched = None if watch is None else lambda round_, point: watch(round_, model_at(point))
-    done = carry_out(compute, setting, start, training, chunk=CHUNK, watch=watched, summing=summing, figures=figures)
+    ours: dict[str, Any] = {"chunk": CHUNK, "summing": summing, "enclosed": True}
+    done = carry_out(compute, setting, start, training, watch=watched, figures=figures, **ours)
     return cast("TrainedRows[M]", replace(done, model=model_at(done.weights)))  # type: ignore[arg-type]
 
 
