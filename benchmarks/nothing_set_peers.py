@@ -58,11 +58,12 @@ SETTINGS: dict[str, list[Setting]] = {
         ),
         *({"rounds": 40, "clip": 0.3, "optimiser": "sgd", "step": step, "local": 0.1} for step in (0.5, 1.0)),
     ],
-    "pfl": [
+    "pfl": [  # 30
         {"rounds": rounds, "clip": clip * local, "optimiser": optimiser, "step": step, "local": local, "cohort": 100}
-        for rounds in (25, 50)
+        for rounds in (25, 50, 100)
         for clip in (0.5, 1.5)
-        for optimiser, step, local in (("adam", 0.03, 0.1), ("sgd", 1.0, 0.5))
+        for optimiser, local, steps in (("adam", 0.1, (0.01, 0.03, 0.1)), ("sgd", 0.5, (0.3, 1.0)))
+        for step in steps
     ],
 }
 

@@ -398,6 +398,17 @@ def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(us
     assert completed(named, users, 500) == {"items_per_user": 32, "delta": 1e-6} | named
 
 
+@pytest.mark.parametrize("users", [1, 100, 300, 2_000, 10**6])
+def test_the_rule_for_zero_out_is_that_of_twice_the_users_and_leaves_other_choices_alone(users: int) -> None:
+    named: Any = {"epsilon": 2.0, "algorithm": "dp-sgd-poisson"}
+    rule, plain = completed(named, users, 500), completed({"epsilon": 2.0}, users, 500)
+    assert (rule["algorithm"], rule["clip_norm"]) == ("dp-sgd-poisson", plain["clip_norm"])
+    twice = completed({"epsilon": 2.0}, 2 * users, 500)["options"] or {}
+    assert rule["options"] == twice | {"rate": (plain["options"] or {})["rate"]}
+    for kept in ({"clip_norm": 1.0}, {"options": {"step_size": 1.0, "rounds": 3}}):
+        assert completed(named | kept, users, 500).get("options") == kept.get("options")
+
+
 def test_steps_of_a_schedule_add_up_to_as_much() -> None:
     for name in ("linear", "cosine"):
         options = completed({"epsilon": 2.0, "options": {"schedule": name}}, 300, 500)["options"] or {}

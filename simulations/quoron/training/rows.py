@@ -385,12 +385,15 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
     It is `dp-sgd-wor` in rounds of everybody up to 2,000 users, beyond that of 2,000 or a tenth: 40, 80 or 120, the
     more the less noise there is beside a row. Rows have one small norm (Bu et al. 2023, "Automatic clipping"); steps
     are `normalised` and add up to 1.2 for each number, or to more by releases. The model is the last quarter's mean.
+    `dp-sgd-poisson` with neither a step nor a clip norm gets the same, with half the noise, as it protects zero-out.
     """
     given: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
     own = dict(given.get("options") or {})
     filled: dict[str, Any] = {"items_per_user": ITEMS, "radius": FARTHEST, "delta": 1e-6}
-    if "algorithm" not in given:
+    zero_out = given.get("algorithm") == "dp-sgd-poisson" and "clip_norm" not in given and "step_size" not in own
+    if "algorithm" not in given or zero_out:
         mu = mu_for(_needed(training, "epsilon"), given.get("delta", filled["delta"]))
+        mu *= 2 if zero_out else 1  # of a user who is replaced in the same noise
         room = users * mu / (2 * math.sqrt(max(dimension, 1)))
         if room < 1:
             _log.warning(
@@ -408,7 +411,7 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
             filled["clip_norm"] = 0.001  # shorter than most rows
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
-        _log.info("chosen by the numbers of users and weights and epsilon: dp-sgd-wor, %s", filled["options"])
+        _log.info("chosen by the numbers of users and weights and epsilon: %s", filled["options"])
     return cast("ModuleTraining", filled | given)
 
 
