@@ -32,14 +32,12 @@ from quoron_privacy.robust.filter.concentration import (
 )
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised.method import (
+from quoron_server.algorithms.localised.phased import (
+    FAILURE,
     Aggregate,
     LocalisedParameters,
     LocalisedSGD,
     Phase,
-)
-from quoron_server.algorithms.localised.plan import (
-    FAILURE,
     Schedule,
     SizedOptions,
     behind_filter,
@@ -103,7 +101,7 @@ class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Return whether the least score, with noise, clears the threshold."""
-        return self.parameters.median.test.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))
+        return self.parameters.median.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))
 
 
 @dataclass(frozen=True, slots=True)
