@@ -104,14 +104,14 @@ class Manager:
     def __init__(self, database: Database, sessions: Sessions, config: "ServeConfig") -> None:
         """Make the scheduler. `lost` fails when another process owns the database: this process must then restart.
 
-        Runs of two servers need a second server. Without certificates nothing expires, and no clock is checked.
+        Runs of two servers need a second server.
         """
         self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
         self._database, self._store = database, RunStore(database, away_after=config.away_after)
         self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)
         self.population = self._store.population
-        self.records = Records(self._store, float if plaintext else security.put_back)
+        self.records = Records(self._store)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
         self._helping = None if link is None else two_servers.Helping(link, database)
@@ -379,7 +379,6 @@ class Manager:
     async def _carry_out(self, run: Running) -> None:
         """Begin or resume a run from the ledger, once."""
         loop, wanted = asyncio.get_running_loop(), run.specification
-        self._require_clock(run)
         members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
         run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
@@ -393,11 +392,7 @@ class Manager:
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **helped
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
-        try:
-            await run.gather(session, max(loop.time(), self._gathered), over=begun)
-        except BelowMinCohort:
-            self._require_clock(run)
-            raise
+        await run.gather(session, max(loop.time(), self._gathered), over=begun)
         run.begun = True
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
@@ -414,7 +409,6 @@ class Manager:
             wanted.seconds,
             wanted.early_ends,
             lambda users: self._note_agreed(run, users),
-            lambda: self._require_clock(run),
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
@@ -430,11 +424,6 @@ class Manager:
             await run.until_published(self._stopping)
             raise
         await run.until_published(self._stopping)
-
-    def _require_clock(self, run: Running) -> None:
-        """Raise LedgerUnavailable while the clock is set back: absences then are this machine's fault."""
-        if self.records.put_back() and not run.cancelled:
-            raise LedgerUnavailable(self.records.away)
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee

@@ -53,13 +53,9 @@ class UnknownRun(ConfigError):
 class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
-    def __init__(self, store: RunStore, put_back: Callable[[], float] = float) -> None:
-        """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting.
-
-        `put_back`: seconds by which this machine's clock was put back.
-        """
+    def __init__(self, store: RunStore) -> None:
+        """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting."""
         self._database, self._registry, self._population = store.database, store.registry, store.population
-        self.put_back = put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
@@ -71,13 +67,7 @@ class Records:
 
     @property
     def away(self) -> str:
-        """Why runs wait, though they are here: nothing can be written, or the clock was put back; "" if they do not."""
-        if behind := self.put_back():
-            return (
-                f"The coordinator's clock was put back by {behind:,.0f} seconds, by which it would shut out clients. "
-                "Nothing is lost, and it goes on by itself once the clock is right. If it is right now, start the "
-                "coordinator again."
-            )
+        """Why runs wait, though they are here: nothing can be written; "" if they do not."""
         why = self._database.failing
         return f"{why} Nothing is lost, and it goes on by itself once it can be written." if why else ""
 

@@ -47,7 +47,6 @@ class GrpcEngine:
     seconds: float
     early_ends: bool = False
     note_agreed: Callable[[set[int]], None] | None = None  # receives the members that have agreed since the last call
-    ready: Callable[[], None] = lambda: None  # raises while no user may be counted as missing
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
@@ -63,7 +62,6 @@ class GrpcEngine:
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Reduction | None = None) -> Answers:
         """Return the received answers, of this shape, as `Sessions.ask` does, unchecked."""
-        self.ready()
         self.note()
         coroutine = self.sessions.ask(
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
@@ -77,7 +75,6 @@ class GrpcEngine:
             raise RunStopped(
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
-        self.ready()
         self.note()
         return answers
 

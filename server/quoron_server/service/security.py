@@ -9,7 +9,6 @@
 import datetime as dt
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,10 @@ from quoron_client.protocol.identity import Identity, days_left, ending, parse
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
 from quoron_server.service import certificates
-from quoron_server.service.certificates import SLACK, Revocations, Version, version
+from quoron_server.service.certificates import Revocations, Version, version
 
 _log = logging.getLogger("quoron")
 _A_DAY = dt.timedelta(days=1)  # between two warnings of what ends soon
-
-_SLACK = 300.0  # seconds; a clock that is kept right is never put back so far
-_BEGAN = time.time() - time.monotonic()
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
 EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
@@ -124,23 +120,9 @@ class Trust:
         return tuple(map(version, self._paths))
 
 
-def _wall() -> float:
-    return time.time()
-
-
-def put_back() -> float:
-    """Return seconds by which this machine's clock was put back since this process began; 0 for a few minutes.
-
-    A clock that was put back makes good certificates ones that begin in the future, and would shut out every client. A
-    monotonic clock shows that it was; who was let in before stays, and runs wait until the clock is right.
-    """
-    behind = _BEGAN - (_wall() - time.monotonic())
-    return behind if behind > _SLACK else 0.0
-
-
 def now() -> dt.datetime:
-    """Return the time, as if the clock had not been put back."""
-    return dt.datetime.fromtimestamp(_wall() + put_back(), dt.UTC)
+    """Return the time, by this machine's clock."""
+    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +179,8 @@ class Caller:
         return days_left(self.chain[0], now()) if self.chain else None
 
     def timely(self) -> bool:
-        """Whether its certificate is valid now: TLS checks the dates when a connection begins, and never again."""
-        return not self.chain or (
-            self.chain[0].not_valid_before_utc - SLACK <= now() <= self.chain[0].not_valid_after_utc
-        )
+        """Whether its certificate has not ended: TLS checks the dates when a connection begins, and never again."""
+        return not self.chain or now() <= self.chain[0].not_valid_after_utc
 
 
 def caller(
