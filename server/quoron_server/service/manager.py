@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
-from prometheus_client import Histogram
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import (
@@ -38,7 +37,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.journal import Feed
-from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
 from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
@@ -73,9 +71,6 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of unsuitable software, by client
-    commits: Histogram = field(
-        default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
-    )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -159,7 +154,7 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan, self._database, self.counts.commits)
+        return Running(specification, plan)
 
     async def stop(self) -> None:
         """Stop every run where it is; the next start resumes it."""
