@@ -481,7 +481,6 @@ class TestListening:
         for changes in ({"listen": "0.0.0.0:0"}, {"control": "0.0.0.0:0"}, {"listen": "example.org:1"}):
             with pytest.raises(ConfigError, match="Expected TLS at"):
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
-        Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
 
     async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as plain:

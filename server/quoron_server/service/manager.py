@@ -101,7 +101,7 @@ class Manager:
 
         Runs of two servers need a second server.
         """
-        self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
+        self.sessions, self._config, plaintext = sessions, config, config.transport.insecure
         self._database, self._store = database, RunStore(database, away_after=config.away_after)
         self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)

@@ -1,9 +1,9 @@
 """Who may speak: TLS on both planes, a certificate for each client, a token for each operator; plaintext only if asked.
 
-| address         | without a flag | --insecure | and QUORON_INSECURE_ANYWHERE=1 |
-| --------------- | -------------- | ---------- | ------------------------------ |
-| loopback        | TLS            | plaintext  | plaintext                      |
-| everything else | TLS            | refused    | plaintext                      |
+| address         | without a flag | --insecure |
+| --------------- | -------------- | ---------- |
+| loopback        | TLS            | plaintext  |
+| everything else | TLS            | refused    |
 """
 
 import datetime as dt
@@ -133,27 +133,21 @@ class Transport:
     key: Path | None = None
     authority: Path | None = None  # signs the clients' certificates
     insecure: bool = False
-    insecure_anywhere: bool = False
     revoked: Revocations | None = None  # clients' certificates that are no longer good
-
-    @property
-    def plaintext(self) -> bool:
-        """Whether plaintext was asked for."""
-        return self.insecure or self.insecure_anywhere
 
     def check(self, addresses: Sequence[str]) -> None:
         """ConfigError for plaintext off loopback, or for TLS without its files; IdentityError for unusable ones."""
-        if self.plaintext:
+        if self.insecure:
             if self.certificate or self.key or self.authority or self.revoked:
                 raise ConfigError("Expected either TLS files or --insecure, got both.")
             for address in addresses:
-                check_plaintext(address, insecure=True, anywhere=self.insecure_anywhere)
+                check_plaintext(address, insecure=True)
             return
         Identity.read(*self._files(), now())
 
     def trust(self, *, of: str) -> Trust | None:
         """Return what a server shows to callers, and whose word on them it takes; None in plaintext."""
-        return None if self.plaintext else Trust(*self._files(), of=of)
+        return None if self.insecure else Trust(*self._files(), of=of)
 
     def _files(self) -> tuple[Path, Path, Path]:
         if self.certificate is None or self.key is None or self.authority is None:
