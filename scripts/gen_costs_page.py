@@ -19,14 +19,12 @@ from quoron.results import size
 from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_client.protocol.wire import KEEPALIVE_SECONDS
-from quoron_server.traffic import CONNECTING, HTTP2, OPEN, TLS, UNNAMED, encoded, once, traffic
+from quoron_server.traffic import encoded
 
 PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 SOURCE = "few-rounds"
 DIMENSIONS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 ROUND = 100  # the hundredth
-DESCRIPTION = 1_200  # bytes of a run's announcement, about
 
 
 def messages() -> str:
@@ -35,7 +33,6 @@ def messages() -> str:
     for dimension in DIMENSIONS:
         question = Question(ROUND, np.zeros(1, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
         down, up = encoded(question, dimension)
-        down, up = traffic(messages=1, down=down, up=up, run=UNNAMED, seconds=OPEN)
         lines.append([f"{dimension:,}", size(down), size(up)])
     return _table(["columns d", "down", "up"], lines)
 
@@ -53,23 +50,7 @@ def methods() -> str:
     return _table(["algorithm", "excess risk", "rounds", "messages", "payload"], lines)
 
 
-def beside() -> str:
-    """What is spent once and while nothing happens."""
-    down, up = once(run=UNNAMED, description=DESCRIPTION)
-    pings = 2 * (HTTP2 + 8 + TLS) * (3600 // KEEPALIVE_SECONDS)  # both ends ping, and answer
-    lines = [
-        ["a connection: TLS handshake, enrolment", *map(size, CONNECTING)],
-        [
-            f"a run: announcement ({size(DESCRIPTION)}), consent, end",
-            size(down - CONNECTING[0]),
-            size(up - CONNECTING[1]),
-        ],
-        ["an idle hour", size(pings), size(pings)],
-    ]
-    return _table(["for each client", "down", "up"], lines)
-
-
-PARTS = {"messages": messages, "methods": methods, "beside": beside}
+PARTS = {"messages": messages, "methods": methods}
 
 
 def page() -> str:

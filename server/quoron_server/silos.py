@@ -13,10 +13,8 @@ no amplification by sampling may be claimed of it. Statements and proofs: docs/p
 """
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -24,13 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
-
-UNSURE = 1e-6  # chance of an end that is reported
-FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,46 +114,6 @@ def known_twice(epsilon: float, delta: float) -> tuple[float, float]:
     """(ε, δ) of a person who is two users of the run: the promise is passed twice, as lifetime#lt4 does (silos#si6)."""
     twice, delta_twice, _ = Charge("", "", epsilon, delta, adjacency="zero-out").replace_one
     return float(twice), min(1.0, float(delta_twice))
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """A run from which one silo is away from the first round on."""
-
-    silo: int  # from 1
-    persons: int
-    users: int  # n
-    share: float | None  # the minimum cohort's; None without
-    spare: int | None  # persons of all users who may be away before it ends the run
-    ends: float | None  # chance that the minimum cohort ends the run in spite of all others, rounded up
-    holding: float | None  # a share, of whole hundredths, that would hold without the silo; None where none does
-
-    @property
-    def too_large(self) -> bool:
-        """Whether a minimum cohort cannot do without it."""
-        return self.spare is not None and self.persons > self.spare
-
-
-def largest_away(plan: RunPlan, silos: Silos) -> Away:
-    """Return what the minimum cohort makes of the largest silo's absence: all others answer, in every round."""
-    persons, users, min_cohort = silos.largest, silos.users, plan.guarantee.min_cohort
-    found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
-    if min_cohort is None:
-        return found(None, None, None, None)
-    cohorts = plan.schedule.cohorts
-    free = [each.mu for each in plan.count_leakage()] or [0.0] * len(cohorts)
-    rate = persons / users
-
-    def present(size: int) -> int:
-        spread = math.sqrt(size * rate * (1 - rate) * max(users - size, 0) / max(users - 1, 1))
-        return max(0, size - min(persons, size, math.ceil(size * rate + FEWEST_AWAY * spread)))
-
-    def ends(share: float) -> float:
-        return min_cohorts.chances(replace(min_cohort, share=share), cohorts, present, free)[0]
-
-    lower = (hundredths / 100 for hundredths in range(math.floor(100 * (1 - rate)), 0, -1))
-    holding = next((share for share in lower if ends(share) <= UNSURE), None)
-    return found(min_cohort.share, users - min_cohort.needed(users), ends(min_cohort.share), holding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,14 +1,4 @@
-"""How many bytes a round moves, encoded and on the wire, and room for its answers: public, from the question alone.
-
-    >>> round_bytes(encoded=1_000, messages=10, extra=0)
-    1380
-
-On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost. A message is encoded by
-protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
-records of TLS 1.3 (22 bytes for each 16 KiB). Flow control goes with what is said next: two frames of 13 bytes for a
-question, two for an answer. Headers of TCP and IP are not in it, nor what a connection costs once (`once`) and while
-nothing happens. How that was measured: docs/rounds.md.
-"""
+"""How many bytes the messages of a round have, and room for its answers: public, from the question alone."""
 
 import os
 import tempfile
@@ -27,15 +17,8 @@ HELD = 1 << 28  # bytes of answers that are held in memory
 SCRATCH = "QUORON_SCRATCH"
 SQLITE = "sqlite:///"  # what stands before the path of a database that is a file
 
-GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
-WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
-UNNAMED, OPEN = "n" * 16, 60  # a name for a run that has none yet, and the seconds that its rounds are open
-MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
+GRPC = 5  # bytes before each of its messages
 _DIGEST = bytes(16)
-_FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
-# Of a connection, with certificates of `quoron admin certs`, from the first byte of its handshake to the welcome:
-# TLS 1.3 on both sides, the settings of HTTP/2, the headers of two calls, an enrolment, a hello.
-CONNECTING = (3541, 2567)  # bytes (down, up)
 
 
 def fits(rows: int, shape: tuple[int, ...]) -> bool:
@@ -143,65 +126,9 @@ def _outline(value: Any) -> Any:
     return value if names is None else (type(value), *[_outline(getattr(value, name)) for name in names])
 
 
-def traffic(*, messages: int, down: int, up: int, run: str, seconds: int) -> tuple[int, int]:
-    """Return bytes (down, up) of a round on the wire, from the `encoded` (down, up) of `messages` planned users.
-
-    The round is open for `seconds`, and the run has a name.
-    """
-    name = _field(len(run.encode()))
-    questions = round_bytes(encoded=down, messages=messages, extra=name + _optional(seconds))
-    answers = round_bytes(encoded=up, messages=messages, extra=name)
-    windows = messages * WINDOWS
-    return questions + windows, answers + windows
-
-
-def once(*, run: str, description: int) -> tuple[int, int]:
-    """Return bytes (down, up) on the wire of one client that connects, enrols, and hears and agrees to a run.
-
-    `description` are the bytes of the run's description, as JSON. The end of the run is counted, too.
-    """
-    name, (down, up) = _field(len(run.encode())), CONNECTING
-    announced = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
-    return down + round(announced), up + round(_framed(name + 2) + WINDOWS)
-
-
-def round_bytes(*, encoded: int, messages: int, extra: int) -> int:
-    """On the wire, of `messages` alike that hold `encoded` bytes together and `extra` more each; without flow control.
-
-    It never falls where `encoded` grows.
-    """
-    if not messages:
-        return 0
-    inner = encoded / messages + extra
-    if inner <= MOST:
-        return round(messages * _framed(inner))
-    end = inner - extra
-    whole, last = divmod(end, MOST)
-    moved = _framed(extra + len(_DIGEST) + _FOLLOWS + _varint(ceil(end)))
-    moved += sum(_framed(_part(int(number) * MOST, MOST)) for number in range(int(whole)))
-    return round(messages * (moved + (_framed(_part(int(whole) * MOST, last)) if last else 0.0)))
-
-
-def _part(offset: int, length: float) -> float:
-    """Return bytes of a part: its place, and its data."""
-    return _optional(offset) + _field(ceil(length)) - ceil(length) + length
-
-
-def _framed(inner: float) -> float:
-    """Return a message of a stream, as on the wire: one field of `inner` bytes in whatever carries it."""
-    framed = GRPC + _field(ceil(inner)) - ceil(inner) + inner
-    framed += HTTP2 * ceil(framed / FRAME)
-    return framed + TLS * ceil(framed / FRAME)
-
-
 def _varint(value: int) -> int:
     """Return bytes of an unsigned integer."""
     return max(1, ceil(value.bit_length() / 7))
-
-
-def _field(length: int) -> int:
-    """Return bytes of a field of `length` bytes, tag and length included; an empty one is a field none the less."""
-    return 1 + _varint(length) + length
 
 
 def _optional(value: int) -> int:

@@ -13,13 +13,6 @@ ENROL = 1  # the first call of a connection
 TOLD = ("question", "answer", "receipt")
 
 
-def on_the_wire(length: int) -> int:
-    """The slow obvious way: a message's bytes with gRPC's prefix, cut into frames, cut into records of TLS 1.3."""
-    framed = 5 + length
-    framed += 9 * len(range(0, framed, 16_384))
-    return framed + 22 * len(range(0, framed, 16_384))
-
-
 @dataclass
 class Messages:
     """Reads one direction of one connection."""
@@ -31,7 +24,7 @@ class Messages:
     streams: dict[int, bytearray] = field(default_factory=dict)
 
     def feed(self, data: bytes) -> None:
-        """Count the messages that `data` completes: how many, and their bytes on the wire."""
+        """Count the messages that `data` completes: how many, and their bytes."""
         self.counted["raw"] += len(data)
         self.raw += data
         if self.skip and len(self.raw) >= self.skip:
@@ -55,7 +48,7 @@ class Messages:
             kind = self.kind.FromString(bytes(pending[5 : 5 + length])).WhichOneof("kind")
             if kind in TOLD:
                 self.counted[kind] += 1
-                self.counted[f"{kind} bytes"] += on_the_wire(length)
+                self.counted[f"{kind} bytes"] += length
             del pending[: 5 + length]
 
 

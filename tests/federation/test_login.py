@@ -163,12 +163,10 @@ class TestWhereACommandGoes:
         assert profiles.reached(None).coordinator == "a:1"
         monkeypatch.setenv("QUORON_TOKEN_FILE", "t")
         assert profiles.reached(None).coordinator == "127.0.0.1:7444"
-        for variable, value in (("CONTROL_ADDRESS", "c:3"), ("INSECURE", "1"), ("INSECURE_ANYWHERE", "1")):
+        for variable, value in (("CONTROL_ADDRESS", "c:3"), ("INSECURE", "1")):
             monkeypatch.setenv(f"QUORON_{variable}", value)
         found = profiles.reached(None)
-        assert (found.coordinator, found.token_file, found.insecure, found.insecure_anywhere) == (
-            *("c:3", Path("t"), True, True),
-        )
+        assert (found.coordinator, found.token_file, found.insecure) == ("c:3", Path("t"), True)
 
     def test_is_refused_where_two_places_or_two_tokens_are_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -226,13 +226,13 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
-    place, address = tmp_path / "store", "coordinator.example:7443"
+    place, address = tmp_path / "store", "localhost:7443"
     url = other(place, "coordinator")
 
     async def meet() -> None:
         async with coordinator(place) as up:
             monkeypatch.setattr(session, "_channel", lambda _: grpc.aio.insecure_channel(up.listen))  # at one address
-            config, stop = made(data, 0, coordinator=address, insecure=False, insecure_anywhere=True), asyncio.Event()
+            config, stop = made(data, 0, coordinator=address), asyncio.Event()
             client = asyncio.create_task(run_client(config, stop=stop))
             await until(lambda: client.done() or up.sessions.connected)
             stop.set()

@@ -22,7 +22,7 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS
 from quoron_server.plan import Privacy
-from quoron_server.silos import Silos, in_silos, largest_away
+from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 
@@ -144,18 +144,10 @@ class TestPlans:
         self, sizes: tuple[int, ...], holds: bool
     ) -> None:
         plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, 0.5, 0.4))
-        away = largest_away(in_silos(plan, Silos(sizes)), Silos(sizes))
-        assert away.spare == 1200
-        assert away.too_large is not holds
-        assert away.ends is not None
-        assert away.ends < 1e-3 if holds else away.ends > 0.99
-        assert away.holding is not None
-        assert away.holding < 1 - max(sizes) / 2400
-        lower = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, away.holding, 0.4))
-        assert not largest_away(lower, Silos(sizes)).too_large
         said = warnings(plan, sizes)
         assert bool(said) is not holds
-        assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
+        assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons, and the" in said[0]
+        assert holds or "spares 1,200" in said[0]
 
 
 TABLE = """

@@ -89,7 +89,7 @@ class ClientConfig(Owner):
     """One owner's client. Raises ConfigError for what cannot be meant.
 
     The connection is TLS, and the certificate says who the client is. With `insecure` it is plain text and
-    `client_name` says so, for trials on one machine; with `insecure_anywhere` the coordinator may be on another.
+    `client_name` says so, for trials on one machine.
     """
 
     coordinator: str  # "host:port"
@@ -97,7 +97,6 @@ class ClientConfig(Owner):
     key: Path | None = None
     authority: Path | None = None  # whose certificates are trusted, the coordinator's and this client's
     insecure: bool = False
-    insecure_anywhere: bool = False
     client_name: str | None = None
     second_server_key: Path | None = None  # long-lived and public, of two servers' second, from its own operator
     other_database: bool = False  # the coordinator's is older than the one seen, or another, and all there is
@@ -123,25 +122,20 @@ class ClientConfig(Owner):
             )
 
     @property
-    def plaintext(self) -> bool:
-        """Whether plain text was asked for."""
-        return self.insecure or self.insecure_anywhere
-
-    @property
     def masks(self) -> bool:
         """See Limits."""
-        return self.second_server_key is not None and not self.plaintext and self.user_column is None
+        return self.second_server_key is not None and not self.insecure and self.user_column is None
 
     def _check_identity(self) -> None:
         given = [path is not None for path in (self.certificate, self.key, self.authority)]
-        if self.plaintext and (any(given) or self.client_name is None):
+        if self.insecure and (any(given) or self.client_name is None):
             raise ConfigError("Expected a client_name and no certificate with insecure=True, got others.")
-        if not self.plaintext and not (all(given) and self.client_name is None):
+        if not self.insecure and not (all(given) and self.client_name is None):
             raise ConfigError(
                 "Expected certificate, key and authority, got not all of them (or a client_name, which only goes with "
                 "insecure=True). `quoron admin certs` makes them for a trial."
             )
-        check_plaintext(self.coordinator, insecure=self.insecure, anywhere=self.insecure_anywhere)
+        check_plaintext(self.coordinator, insecure=self.insecure)
         if self.client_name is not None and not _NAME.fullmatch(self.client_name):
             raise ConfigError(
                 f"Expected a client_name of letters, digits and . _ @ - only, got {self.client_name[:200]!r}."

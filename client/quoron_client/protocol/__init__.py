@@ -16,10 +16,10 @@ def is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
+def check_plaintext(address: str, *, insecure: bool) -> None:
     """Raise ConfigError for plain text to a host:port that is not on this machine."""
-    if insecure and not anywhere and not is_loopback(address):
+    if insecure and not is_loopback(address):
         raise ConfigError(
             f"Expected TLS at {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron admin "
-            "certs`), or set QUORON_INSECURE_ANYWHERE=1 inside a network that you trust."
+            "certs`)."
         )

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import httpx
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
@@ -41,27 +40,9 @@ _log = logging.getLogger("quoron")
 T = TypeVar("T")
 
 QUIET = 15.0  # seconds without a reply, after which no usable one is expected any more
-# Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
-# reason is read, let alone shown: a ClientApp's own code can write what it likes into it.
-MODS = MappingProxyType(
-    {
-        "LocalDpMod": "to clip and noise the arrays of a Strategy",
-        "fixedclipping_mod": "to clip for DifferentialPrivacyClientSideFixedClipping",
-        "adaptiveclipping_mod": "to clip for DifferentialPrivacyClientSideAdaptiveClipping",
-    }
-)
 _FIX = (
-    "Take it out of ClientApp(mods=[...]), or name mods with the functions that need them, as in "
-    "@app.train(mods=[...]): quoron clips and adds noise without them"
-)
-_CODES = MappingProxyType(
-    {
-        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp cannot be loaded. Install quoron, and all that the app "
-        "imports, where it runs; its own log has the error",
-        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an exception. Give it the action that the server "
-        "asks for, with `answer_with` in it, and no mod that needs other messages; its own log has the error",
-        ErrorCode.INVALID_FAB: "it does not trust this app: Flower could not verify it",
-    }
+    "Install quoron where it runs, give it the action that the server asks for, with `answer_with` in it, and name "
+    "mods with the functions that need them, as in @app.train(mods=[...]), not in ClientApp(mods=[...])"
 )
 
 
@@ -385,23 +366,12 @@ class Handshakes:
 def _read(reply: RecordDict | Error, nonce: bytes) -> Values | str:
     """Return the values of a reply, or why it cannot be used."""
     if isinstance(reply, Error):
-        return _fault(reply)
+        # Nothing of the reason is read: a ClientApp's own code can write what it likes into it.
+        return f"its ClientApp has ended without an answer (Flower's code {reply.code}); its own log says why. {_FIX}"
     try:
         values = values_of(reply)
     except WireError:
-        return f"its reply is not one of quoron: a mod of its ClientApp has replaced the record. {_FIX}"
+        return f"its reply is not one of quoron: a mod of its ClientApp has replaced it. {_FIX}"
     if refusal(values) is None and values.get("nonce") != nonce:
-        return f"its reply is not what quoron made there: a mod of its ClientApp changes records. {_FIX}"
+        return f"its reply is not what quoron made there: a mod of its ClientApp changes it. {_FIX}"
     return values
-
-
-def _fault(error: Error) -> str:
-    """Return a fixed text for an error of Flower's, without its reason."""
-    if error.code == ErrorCode.MOD_FAILED_PRECONDITION:
-        name = str(error.reason).partition(" ")[0]
-        if name in MODS:
-            return f"{name}, a mod of its ClientApp, is there {MODS[name]}, and refuses all other messages. {_FIX}"
-        return f"a mod of its ClientApp refuses messages that are not those of a Strategy. {_FIX}"
-    return _CODES.get(
-        error.code, f"its ClientApp has ended without an answer (Flower's code {error.code}). See its log"
-    )

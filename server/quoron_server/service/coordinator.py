@@ -78,7 +78,7 @@ class ServeConfig:
             raise ConfigError(
                 f"Expected max_users_per_client in [1, {MOST_PEOPLE:,}], got {self.max_users_per_client}."
             )
-        if self.second_server is not None and self.transport.plaintext:
+        if self.second_server is not None and self.transport.insecure:
             raise ConfigError(
                 "Expected certificates together with a second server, got --insecure: anyone who reads what clients "
                 "send, and is the second server or in its hands, has their answers."
@@ -126,7 +126,7 @@ class Coordinator(Program):
     async def _services(self) -> AsyncIterator[Sequence[Port]]:
         """Start runs before ports, so that clients find them."""
         config = self.config
-        plaintext, most = config.transport.plaintext, config.connections()
+        plaintext, most = config.transport.insecure, config.connections()
         self.manager = Manager(self._database, self.sessions, config)
         try:
             connection_limiter = None if plaintext else ConnectionLimiter(most)

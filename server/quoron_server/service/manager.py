@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
-from prometheus_client import Histogram
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import (
@@ -38,7 +37,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.journal import Feed
-from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
 from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
@@ -73,9 +71,6 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of unsuitable software, by client
-    commits: Histogram = field(
-        default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
-    )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -104,14 +99,14 @@ class Manager:
     def __init__(self, database: Database, sessions: Sessions, config: "ServeConfig") -> None:
         """Make the scheduler. `lost` fails when another process owns the database: this process must then restart.
 
-        Runs of two servers need a second server. Without certificates nothing expires, and no clock is checked.
+        Runs of two servers need a second server.
         """
-        self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
+        self.sessions, self._config, plaintext = sessions, config, config.transport.insecure
         self._database, self._store = database, RunStore(database, away_after=config.away_after)
         self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)
         self.population = self._store.population
-        self.records = Records(self._store, float if plaintext else security.put_back)
+        self.records = Records(self._store)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
         self._helping = None if link is None else two_servers.Helping(link, database)
@@ -159,7 +154,7 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan, self._database, self.counts.commits)
+        return Running(specification, plan)
 
     async def stop(self) -> None:
         """Stop every run where it is; the next start resumes it."""
@@ -379,7 +374,6 @@ class Manager:
     async def _carry_out(self, run: Running) -> None:
         """Begin or resume a run from the ledger, once."""
         loop, wanted = asyncio.get_running_loop(), run.specification
-        self._require_clock(run)
         members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
         run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
@@ -393,11 +387,7 @@ class Manager:
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **helped
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
-        try:
-            await run.gather(session, max(loop.time(), self._gathered), over=begun)
-        except BelowMinCohort:
-            self._require_clock(run)
-            raise
+        await run.gather(session, max(loop.time(), self._gathered), over=begun)
         run.begun = True
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
@@ -414,7 +404,6 @@ class Manager:
             wanted.seconds,
             wanted.early_ends,
             lambda users: self._note_agreed(run, users),
-            lambda: self._require_clock(run),
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
@@ -430,11 +419,6 @@ class Manager:
             await run.until_published(self._stopping)
             raise
         await run.until_published(self._stopping)
-
-    def _require_clock(self, run: Running) -> None:
-        """Raise LedgerUnavailable while the clock is set back: absences then are this machine's fault."""
-        if self.records.put_back() and not run.cancelled:
-            raise LedgerUnavailable(self.records.away)
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee

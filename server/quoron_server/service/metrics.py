@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
-from prometheus_client import Histogram, Metric, disable_created_metrics, generate_latest
+from prometheus_client import Metric, generate_latest
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.plan import EVERYONE
@@ -55,9 +55,6 @@ _PER_RUN = {
     "run_min_cohort": "Share of those asked who must answer, as declared.",
 }
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # when a histogram began is when the process did
 LOOPBACK = "127.0.0.1"
 MOST = 16  # connections at a time; others are hung up on
 LONGEST = 8 << 10  # bytes of a request
@@ -66,11 +63,6 @@ REQUEST_TIMEOUT = 5.0  # seconds for one
 _PATHS = "Expected GET /metrics, /healthz or /alarms.yml.\n"
 _KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
-
-
-def histogram(name: str, help_: str, *labels: str) -> Histogram:
-    """Return a histogram of durations in seconds, to be counted from any thread."""
-    return Histogram(f"quoron_{name}", help_, labels, buckets=BOUNDS, registry=None)
 
 
 def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Metric:
@@ -177,9 +169,6 @@ class Metrics(ServerMetrics[Stored]):
         for name, words in _PER_RUN.items():
             found = [({"run": run}, figures.get(name)) for run, figures in runs.items()]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
-        # How long things take, where nothing follows from an answer: a round's own work alone may depend on them.
-        yield from self._manager.records.waits.collect()
-        yield from self._manager.counts.commits.collect()
         late = "Rounds that opened late, as the work of the one before took longer than its pause."
         yield family("rounds_late_total", late, self._manager.sessions.late, "counter")
         yield from self._of_doors()

@@ -7,7 +7,6 @@ answer (docs/privacy/silos.md#ro1).
 import asyncio
 import json
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.journal import Feed, listed, named, public
-from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
@@ -53,31 +51,18 @@ class UnknownRun(ConfigError):
 class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
-    def __init__(self, store: RunStore, put_back: Callable[[], float] = float) -> None:
-        """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting.
-
-        `put_back`: seconds by which this machine's clock was put back.
-        """
+    def __init__(self, store: RunStore) -> None:
+        """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting."""
         self._database, self._registry, self._population = store.database, store.registry, store.population
-        self.put_back = put_back
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
-        self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
-        for queue in ("plan", "read"):
-            self.waits.labels(queue)  # it is there from the start
         self._closed = False
         # By run: why this coordinator leaves it as it is, though it has not ended, and after how many rounds.
         self.paused: dict[str, tuple[str, int]] = {}
 
     @property
     def away(self) -> str:
-        """Why runs wait, though they are here: nothing can be written, or the clock was put back; "" if they do not."""
-        if behind := self.put_back():
-            return (
-                f"The coordinator's clock was put back by {behind:,.0f} seconds, by which it would shut out clients. "
-                "Nothing is lost, and it goes on by itself once the clock is right. If it is right now, start the "
-                "coordinator again."
-            )
+        """Why runs wait, though they are here: nothing can be written; "" if they do not."""
         why = self._database.failing
         return f"{why} Nothing is lost, and it goes on by itself once it can be written." if why else ""
 
@@ -91,9 +76,7 @@ class Records:
 
     async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """Return the plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._planner, self._waited("plan", lambda: make_plan(specification))
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
@@ -177,17 +160,7 @@ class Records:
     async def _read(self, function: Callable[[], T]) -> T:
         if self._closed:
             raise LedgerUnavailable("The coordinator is leaving, and reads its ledger no more. Come back later.")
-        return await retried_once(self._waited("read", function), self._readers)
-
-    def _waited(self, queue: str, function: Callable[[], T]) -> Callable[[], T]:
-        """Return the same function, which counts how long it waited to be called."""
-        asked = time.perf_counter()
-
-        def call() -> T:
-            self.waits.labels(queue).observe(time.perf_counter() - asked)
-            return function()
-
-        return call
+        return await retried_once(function, self._readers)
 
     def _stored_plan(self, run: str) -> dict[str, Any] | None:
         ledger = Ledger.begun(self._database, run)

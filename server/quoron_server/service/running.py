@@ -17,7 +17,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from prometheus_client import Histogram
 
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.errors import BelowMinCohort, RunError
@@ -29,7 +28,6 @@ from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
 from quoron_server.service.sessions import RunSession, Sessions, poll_seconds
 from quoron_server.specification import RunSpecification
-from quoron_server.storage.database import Database
 
 
 class RunStopped(RunError):
@@ -47,7 +45,6 @@ class GrpcEngine:
     seconds: float
     early_ends: bool = False
     note_agreed: Callable[[set[int]], None] | None = None  # receives the members that have agreed since the last call
-    ready: Callable[[], None] = lambda: None  # raises while no user may be counted as missing
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
@@ -63,7 +60,6 @@ class GrpcEngine:
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Reduction | None = None) -> Answers:
         """Return the received answers, of this shape, as `Sessions.ask` does, unchecked."""
-        self.ready()
         self.note()
         coroutine = self.sessions.ask(
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
@@ -77,7 +73,6 @@ class GrpcEngine:
             raise RunStopped(
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
-        self.ready()
         self.note()
         return answers
 
@@ -132,16 +127,13 @@ class Running(Observer):
 
     specification: RunSpecification
     plan: RunPlan
-    database: Database
-    commits: Histogram  # of published rounds, of all runs of a coordinator
     feed: Feed = field(default_factory=Feed)
     session: RunSession | None = None
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
     seated: bool = False  # its members are fixed, connected or not
-    # Events of committed rounds that are not due yet, and seconds of their commits.
-    unpublished: list[tuple[dict[str, Any], float]] = field(default_factory=list)
+    unpublished: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds that are not due yet
     moved: float = math.inf  # loop time at which it began, was resumed, or published a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
     begun: bool = False  # members may have been asked, and all are charged
@@ -201,10 +193,10 @@ class Running(Observer):
 
     def round_finished(self, event: RoundEvent) -> None:
         """Queue a committed round, from the run's own thread."""
-        self._loop.call_soon_threadsafe(self._keep, public(asdict(event)), self.database.committed)
+        self._loop.call_soon_threadsafe(self._keep, public(asdict(event)))
 
-    def _keep(self, event: dict[str, Any], committed: float) -> None:
-        self.unpublished.append((event, committed))
+    def _keep(self, event: dict[str, Any]) -> None:
+        self.unpublished.append(event)
         self._loop.call_at(self._published_at(), self.publish)
 
     def _published_at(self) -> float:
@@ -217,9 +209,7 @@ class Running(Observer):
         if self.unpublished:
             self.moved = self._loop.time()
         while self.unpublished:
-            event, committed = self.unpublished.pop(0)
-            self.feed.add(named(event, self.names))
-            self.commits.observe(committed)
+            self.feed.add(named(self.unpublished.pop(0), self.names))
 
     async def until_published(self, stopping: asyncio.Event) -> None:
         """Wait for the schedule to publish the end of the run, unless the coordinator shuts down."""

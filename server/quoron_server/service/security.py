@@ -1,15 +1,14 @@
 """Who may speak: TLS on both planes, a certificate for each client, a token for each operator; plaintext only if asked.
 
-| address         | without a flag | --insecure | and QUORON_INSECURE_ANYWHERE=1 |
-| --------------- | -------------- | ---------- | ------------------------------ |
-| loopback        | TLS            | plaintext  | plaintext                      |
-| everything else | TLS            | refused    | plaintext                      |
+| address         | without a flag | --insecure |
+| --------------- | -------------- | ---------- |
+| loopback        | TLS            | plaintext  |
+| everything else | TLS            | refused    |
 """
 
 import datetime as dt
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,10 @@ from quoron_client.protocol.identity import Identity, days_left, ending, parse
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.plan import EVERYONE
 from quoron_server.service import certificates
-from quoron_server.service.certificates import SLACK, Revocations, Version, version
+from quoron_server.service.certificates import Revocations, Version, version
 
 _log = logging.getLogger("quoron")
 _A_DAY = dt.timedelta(days=1)  # between two warnings of what ends soon
-
-_SLACK = 300.0  # seconds; a clock that is kept right is never put back so far
-_BEGAN = time.time() - time.monotonic()
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
 EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
@@ -124,23 +120,9 @@ class Trust:
         return tuple(map(version, self._paths))
 
 
-def _wall() -> float:
-    return time.time()
-
-
-def put_back() -> float:
-    """Return seconds by which this machine's clock was put back since this process began; 0 for a few minutes.
-
-    A clock that was put back makes good certificates ones that begin in the future, and would shut out every client. A
-    monotonic clock shows that it was; who was let in before stays, and runs wait until the clock is right.
-    """
-    behind = _BEGAN - (_wall() - time.monotonic())
-    return behind if behind > _SLACK else 0.0
-
-
 def now() -> dt.datetime:
-    """Return the time, as if the clock had not been put back."""
-    return dt.datetime.fromtimestamp(_wall() + put_back(), dt.UTC)
+    """Return the time, by this machine's clock."""
+    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +133,21 @@ class Transport:
     key: Path | None = None
     authority: Path | None = None  # signs the clients' certificates
     insecure: bool = False
-    insecure_anywhere: bool = False
     revoked: Revocations | None = None  # clients' certificates that are no longer good
-
-    @property
-    def plaintext(self) -> bool:
-        """Whether plaintext was asked for."""
-        return self.insecure or self.insecure_anywhere
 
     def check(self, addresses: Sequence[str]) -> None:
         """ConfigError for plaintext off loopback, or for TLS without its files; IdentityError for unusable ones."""
-        if self.plaintext:
+        if self.insecure:
             if self.certificate or self.key or self.authority or self.revoked:
                 raise ConfigError("Expected either TLS files or --insecure, got both.")
             for address in addresses:
-                check_plaintext(address, insecure=True, anywhere=self.insecure_anywhere)
+                check_plaintext(address, insecure=True)
             return
         Identity.read(*self._files(), now())
 
     def trust(self, *, of: str) -> Trust | None:
         """Return what a server shows to callers, and whose word on them it takes; None in plaintext."""
-        return None if self.plaintext else Trust(*self._files(), of=of)
+        return None if self.insecure else Trust(*self._files(), of=of)
 
     def _files(self) -> tuple[Path, Path, Path]:
         if self.certificate is None or self.key is None or self.authority is None:
@@ -197,10 +173,8 @@ class Caller:
         return days_left(self.chain[0], now()) if self.chain else None
 
     def timely(self) -> bool:
-        """Whether its certificate is valid now: TLS checks the dates when a connection begins, and never again."""
-        return not self.chain or (
-            self.chain[0].not_valid_before_utc - SLACK <= now() <= self.chain[0].not_valid_after_utc
-        )
+        """Whether its certificate has not ended: TLS checks the dates when a connection begins, and never again."""
+        return not self.chain or now() <= self.chain[0].not_valid_after_utc
 
 
 def caller(

@@ -11,7 +11,7 @@ import typer
 from click.core import ParameterSource
 
 from quoron.cli.common import Csv, JsonLines, dialect, give_receipt, seconds_of
-from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, connects, reached
+from quoron.cli.connection import CONTROL, Certs, Files, Insecure, connects, reached
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -104,7 +104,7 @@ def health(
     from quoron_client.protocol import check_plaintext
 
     own, secure = Files.of(certs, insecure=insecure, needed=()), None
-    check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
+    check_plaintext(address, insecure=insecure)
     if not insecure:
         from quoron_client.protocol.identity import read
 

@@ -89,14 +89,6 @@ class Files:
         return files
 
 
-def anywhere(insecure: bool) -> bool:
-    """Whether plaintext may go to any address, which only the environment says: inside a network that is trusted."""
-    said = os.environ.get("QUORON_INSECURE_ANYWHERE", "")
-    if said not in ("", "0", "1"):
-        raise ConfigError(f"Expected QUORON_INSECURE_ANYWHERE as 1, got {said!r}. Set it to 1, or unset it.")
-    return insecure and said == "1"
-
-
 def begin(log: str, *, serves: bool = False) -> None:
     """As `log_limit.begin`, and where it `serves`, gRPC's core writes no line for every connection that is no TLS.
 

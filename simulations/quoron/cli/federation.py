@@ -45,7 +45,6 @@ from quoron.cli.connection import (
     Insecure,
     Log,
     Simulations,
-    anywhere,
     begin,
     connects,
     login,
@@ -151,7 +150,7 @@ def serve(
     given = {"waiting": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
     files = Files.of(certs, insecure=insecure)
     refused = certificates.Revocations(files.revoked) if files.revoked else None
-    transport = service.Transport(files.certificate, files.key, files.authority, insecure, anywhere(insecure), refused)
+    transport = service.Transport(files.certificate, files.key, files.authority, insecure, refused)
     own: dict[str, Any] = {"tokens": token_file, "allow_simulation": allow_simulation, "metrics": metrics}
     own |= {"second_server": link(given)}
     config = service.ServeConfig(transport, listen, control, database, **own, **given)
@@ -263,7 +262,6 @@ def client(
         key=own.key,
         authority=own.authority,
         insecure=insecure,
-        insecure_anywhere=anywhere(insecure),
         client_name=said.get("name"),
         second_server_key=second_server_key,
         accept_trust_models=tuple(accept or ("central-broadcast", "local")),
@@ -381,7 +379,7 @@ def submit(
     from quoron.federation import flower_commands as submission
 
     at = reached()
-    with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
+    with submission.operator(superlink, at.authority, insecure=at.insecure) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:

@@ -59,13 +59,12 @@ class Control(AbstractContextManager["Control"]):
         token: str,
         authority: Path | None = None,
         insecure: bool = False,
-        insecure_anywhere: bool = False,
     ) -> None:
-        """To HOST:PORT, whose certificate the `authority` signed; or in plaintext, on this machine or anywhere."""
+        """To HOST:PORT, whose certificate the `authority` signed; or in plaintext, on this machine."""
         self.name, self._where = f"the coordinator {coordinator}", coordinator
         self._metadata = (("authorization", f"Bearer {token}"),)
-        check_plaintext(coordinator, insecure=insecure, anywhere=insecure_anywhere)
-        self._channel = _channel(coordinator, authority, plaintext=insecure or insecure_anywhere)
+        check_plaintext(coordinator, insecure=insecure)
+        self._channel = _channel(coordinator, authority, plaintext=insecure)
         self._stub = federation_pb2_grpc.ControlPlaneStub(self._channel)
 
     def __exit__(self, *_: object) -> None:

@@ -131,16 +131,13 @@ _KEPT = 1000  # last lines of the ServerApp's log, of which the last error is pa
 
 
 @contextmanager
-def operator(
-    address: str, authority: Path | None, *, insecure: bool = False, anywhere: bool = False
-) -> Iterator[FlowerConnection]:
+def operator(address: str, authority: Path | None, *, insecure: bool = False) -> Iterator[FlowerConnection]:
     """A connection for Flower's command line, with a home that is gone afterwards.
 
-    `authority` signed the SuperLink's certificate; `insecure` is plaintext, on this machine alone or `anywhere`.
+    `authority` signed the SuperLink's certificate; `insecure` is plaintext, on this machine alone.
     ConfigError for both or neither.
     """
-    check_plaintext(address, insecure=insecure, anywhere=anywhere)
-    insecure = insecure or anywhere
+    check_plaintext(address, insecure=insecure)
     if (authority is None) is not insecure:
         raise ConfigError(
             f"Expected QUORON_AUTHORITY=CA.pem or QUORON_INSECURE=1, or a profile with either, to reach the SuperLink "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the commands that do not connect start without gRPC
 
 
 DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
-_SAME = ("database", "token", "token_file", "authority", "insecure", "insecure_anywhere")
+_SAME = ("database", "token", "token_file", "authority", "insecure")
 VARIABLES = {"coordinator": "QUORON_CONTROL_ADDRESS"} | {key: f"QUORON_{key.upper()}" for key in _SAME}
 _STORED = {"coordinator": str, "database": str, "token_file": str, "authority": str, "insecure": bool}
 
@@ -37,7 +37,6 @@ class Profile:
     token_file: Path | None = None  # else QUORON_TOKEN
     authority: Path | None = None  # that signed the coordinator's certificate
     insecure: bool = False
-    insecure_anywhere: bool = False  # by the environment alone
     origin: str = "no profile"  # in words
 
     def token(self) -> str:
@@ -66,7 +65,7 @@ class Profile:
             )
         from quoron.federation.control import Control
 
-        return Control(self.coordinator, self.token(), self.authority, self.insecure, self.insecure_anywhere)
+        return Control(self.coordinator, self.token(), self.authority, self.insecure)
 
     @contextmanager
     def store(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | OfflineStore]":
@@ -156,14 +155,13 @@ def reached(name: str | None, *, store: bool = False) -> Profile:
     if {"coordinator", "database"} <= said.keys():
         both = f"QUORON_CONTROL_ADDRESS={said['coordinator']} and QUORON_DATABASE"
         raise ConfigError(f"Expected a coordinator or a database, got {both}. Unset one of them.")
-    for key in {"insecure", "insecure_anywhere"} & said.keys():
-        if said[key] not in ("0", "1"):
-            raise ConfigError(f"Expected {VARIABLES[key]} as 1 or 0, got {said[key]!r}.")
+    if said.get("insecure", "0") not in ("0", "1"):
+        raise ConfigError(f"Expected {VARIABLES['insecure']} as 1 or 0, got {said['insecure']!r}.")
     token_file, authority = (Path(said[key]) if key in said else None for key in ("token_file", "authority"))
-    plain = said.get("insecure") == "1", said.get("insecure_anywhere") == "1"
+    plain = said.get("insecure") == "1"
     coordinator = "" if "database" in said else said.get("coordinator", LOOPBACK)
     origin = f"the environment ({', '.join(VARIABLES[key] for key in said)})"
-    return Profile(coordinator, said.get("database", ""), token_file, authority, *plain, origin)
+    return Profile(coordinator, said.get("database", ""), token_file, authority, plain, origin)
 
 
 def _profile(name: str, table: Any) -> Profile:

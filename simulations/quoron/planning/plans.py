@@ -32,7 +32,7 @@ from quoron_server.algorithms.search import NEAR, round_grid, settled, within_ro
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
-from quoron_server.silos import UNSURE, Away, Silos, in_silos, largest_away
+from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
@@ -70,15 +70,13 @@ def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     """Return warnings for the submitter, before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
-    away = largest_away(plan, Silos(tuple(sizes)))
-    return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
+    away, too_large = _away(plan, Silos(tuple(sizes)))
+    return (f"WARNING: {away}.",) if too_large else ()
 
 
 def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
     """Return what the largest silo's absence costs, and what knowing a person in two silos does."""
-    away = largest_away(plan, silos)
-    who = _holds(away, len(silos.sizes))
-    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}."]
+    told = [f"A silo that is away is as many absent users: {_away(plan, silos)[0]}."]
     promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
     if worth is not None:
         own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.lack)  # is passed twice
@@ -91,25 +89,21 @@ def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _holds(away: Away, silos: int) -> str:
-    return f"silo {away.silo}, the largest of {silos:,}, holds {away.persons:,} of {away.users:,} persons"
-
-
-def _spared(away: Away) -> str:
-    """Return what the minimum cohort makes of it."""
-    if away.share is None:
-        return "no minimum cohort is declared, so the run goes on"
-    lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
-    spared = f"the minimum cohort of {away.share:g} spares {away.spare:,}"
-    if away.too_large:
-        return (
-            f"MORE THAN THE MINIMUM COHORT CAN SPARE: {spared}, so the run ends without a model whenever that silo is "
-            f"away. Declare {lower}more and smaller silos"
-        )
-    if away.ends is not None and away.ends > UNSURE:
-        told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
-        return f"{told}. Declare {lower}more and smaller silos"
-    return f"{spared}, and holds"
+def _away(plan: RunPlan, silos: Silos) -> tuple[str, bool]:
+    """Return what the minimum cohort makes of the largest silo's absence, and whether it cannot do without it."""
+    persons, users, min_cohort = silos.largest, silos.users, plan.guarantee.min_cohort
+    number = silos.sizes.index(persons) + 1
+    who = f"silo {number}, the largest of {len(silos.sizes):,}, holds {persons:,} of {users:,} persons"
+    if min_cohort is None:
+        return f"{who}; no minimum cohort is declared, so the run goes on without it", False
+    spare = users - min_cohort.needed(users)
+    spared = f"{who}, and the minimum cohort of {min_cohort.share:g} spares {spare:,}"
+    if persons <= spare:
+        return spared, False
+    return (
+        f"{spared}: the run ends without a model whenever that silo is away. Declare a lower one, or more silos",
+        True,
+    )
 
 
 def useless(plan: RunPlan) -> str | None:

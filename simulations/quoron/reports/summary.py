@@ -47,10 +47,6 @@ class Summary(Printed):
     seconds: float = 0.0
     peak_memory_bytes: int = 0  # of this process
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
-    wire_up: int = 0  # bytes from clients as on the wire: answers
-    wire_down: int = 0  # bytes to clients as on the wire: questions
-    once_up: int = 0  # bytes on the wire from all clients once: handshakes, enrolment, the run's announcement, its end
-    once_down: int = 0  # the same to them
     forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Meaning | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
@@ -105,7 +101,6 @@ class Summary(Printed):
         rows += [
             ("messages", f"{self.messages:,}"),
             ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
-            *self._on_the_wire(),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
         ]
         return [*rows, (f"time, peak memory{ONLY}", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}")]
@@ -138,18 +133,6 @@ class Summary(Printed):
         ]
         parts = [f"{word} {value:.4g}" for word, value in known if value is not None]
         return f"{self.test[name]:.4g}" + (f" ({', '.join(parts)})" if parts else "")
-
-    def _on_the_wire(self) -> list[tuple[str, str]]:
-        """Return what TCP carries."""
-        if not self.wire_up:
-            return []
-        clients = "handshakes, enrolment and the run's announcement, of all clients"
-        whole = size(self.wire_up + self.once_up), size(self.wire_down + self.once_down)
-        return [
-            ("messages up, down", f"{size(self.wire_up)}, {size(self.wire_down)}: with that payload, on the wire"),
-            ("once up, down", f"{size(self.once_up)}, {size(self.once_down)}: {clients}"),
-            ("bytes up, down", f"{', '.join(whole)}: messages and once, without headers of TCP and IP"),
-        ]
 
 
 @dataclass(frozen=True, slots=True)

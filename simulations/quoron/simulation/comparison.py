@@ -183,7 +183,7 @@ def _values(key: str, values: Any) -> tuple[Any, ...]:
 
 Rows = tuple[Mapping[str, Any], ...]
 CONFIDENCE = 0.95
-COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
+COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
 ENDED = ("infeasible", "failed", "folder")

@@ -1,12 +1,11 @@
 """Carrying out a run in its folder: start, continue after any interruption, write what it found."""
 
 import hashlib
-import json
 import math
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +17,16 @@ from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning
-from quoron.planning.plans import Plan, Prepared, choose, silos_of
+from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Summary
 from quoron.results import Axes, Run, axes, restored
 from quoron.run_folder import MODEL, RunFolder, flat
-from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup, with_columns
+from quoron.simulation.problem import Setup, problem_for_real, setup, with_columns
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.rounds import Observer
-from quoron_server.traffic import OPEN, UNNAMED, once, traffic
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # planning needs neither
@@ -215,14 +213,12 @@ def _results(
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
-    moved = by_round(events)
     population, cost = scene.population, events[-1] if events else {}
     figures = _measured(population, model) if config.run.evaluate else {}
     remarks = figures.pop("remarks_simulation_only", ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
-    once_down, once_up = _once(prepared)
     summary = Summary(
         algorithm=plan.algorithm,
         statement=sentence(plan.guarantee),
@@ -245,31 +241,11 @@ def _results(
         seconds=seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT,
         choice=prepared.planned.choice,
-        wire_up=sum(row.get("wire_up", 0) for row in moved),
-        wire_down=sum(row.get("wire_down", 0) for row in moved),
-        once_up=once_up,
-        once_down=once_down,
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
         variation=0.0 if worth is None else worth.lack,
     )
-    return summary, [flat(event) | row for event, row in zip(events, moved, strict=True)]
-
-
-def by_round(events: Sequence[Mapping[str, Any]], *, run: str = UNNAMED, seconds: int = OPEN) -> list[dict[str, int]]:
-    """Messages and bytes on the wire of every round of a run of that name, whose rounds are open for so many seconds.
-
-    Nothing for rounds of a ledger that did not note the size of its messages.
-    """
-    columns = []
-    for event in events:
-        row = {}
-        if event.get("encoded_down"):
-            down, up = event["encoded_down"], event["encoded_up"]
-            down, up = traffic(messages=event["messages"], down=down, up=up, run=run, seconds=seconds)
-            row = {"wire_messages": 2 * event["messages"], "wire_down": down, "wire_up": up}
-        columns.append(row)
-    return columns
+    return summary, [flat(event) for event in events]
 
 
 def _measured(population: Population, model: NDArray[np.float64]) -> dict[str, Any]:
@@ -280,26 +256,6 @@ def _measured(population: Population, model: NDArray[np.float64]) -> dict[str, A
         "test": population.test_metrics(model),
         "test_without_privacy": population.test_metrics(population.optimum),
     }
-
-
-def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
-    """Return bytes (down, up), on the wire, of all clients that connect and hear of the run, and of its end."""
-    from quoron_server.specification import RunSpecification, describe  # it brings protobuf
-
-    config, plan, loss = prepared.config, prepared.planned.plan, prepared.scene.population.loss
-    told = RunSpecification.model_construct(
-        run=UNNAMED,
-        loss={"name": loss.name, **loss.bounds},
-        columns=columns_of(config, prepared.scene.population),
-        seconds=OPEN,
-        participation=config.privacy.min_cohort.participation,
-        silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
-        simulation=True,
-    )
-    real = replace(plan, guarantee=replace(plan.guarantee, seeded=False))
-    down, up = once(run=UNNAMED, description=len(json.dumps(describe(told, real))))
-    clients = plan.problem.users if silos is None else len(silos.sizes)
-    return clients * down, clients * up
 
 
 def _spent(plan: RunPlan, first: float, round_: int) -> dict[str, float]:
