@@ -376,7 +376,7 @@ class TableSection(Simulated):
         "nobody. With replace-one the number of users in the table is public",
     )
     path: str = Field(
-        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet), relative to the configuration "
+        description="a file (.csv, .tsv, these with .gz, .parquet), relative to the configuration "
         "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
         "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/tables.md)"
     )
