@@ -24,7 +24,7 @@ from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
-from quoron_client.data.features import MAX_DEGREE, Vocabulary, values
+from quoron_client.data.features import MAX_DEGREE
 from quoron_client.data.formats import Dialect, can_separate
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
@@ -275,7 +275,7 @@ class LabelSection(Section):
     positive: bool | int | str | None = Field(
         default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
     )
-    classes: Vocabulary = Field(
+    classes: tuple[str | int | bool, ...] = Field(
         default=(), description="public values of the label: two, the first of them negative, or more for softmax"
     )
     range: tuple[float, float] | None = Field(
@@ -299,10 +299,10 @@ class ColumnsSection(Section):
         description="numeric features, { column = [low, high] }, public; also by `x[0:9]`, which is x0 to x8, and by "
         "patterns: `x*`, and `*` for all columns that are not declared",
     )
-    categorical: dict[str, Vocabulary] = Field(
+    categorical: dict[str, tuple[str | int | bool, ...]] = Field(
         default_factory=dict,
-        description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
-        "empty list has them estimated privately, within ε",
+        description="categorical features with their public values, { column = [values] }; an empty "
+        "list has them estimated privately, within ε",
     )
     estimate: dict[str, Literal["number", "category", "any"]] = Field(
         default_factory=dict,
@@ -755,5 +755,7 @@ def _completed(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     label, found = population.get("label"), {**tree, "population": {"kind": "synthetic", **population}}
     if not (isinstance(label, Mapping) and isinstance(loss, Mapping) and loss.get("name", "auto") == "auto"):
         return found
-    chosen = "least_squares" if label.get("range") else "softmax" if len(values(label.get("classes"))) > 2 else "auto"
+    classes = label.get("classes")
+    several = isinstance(classes, list | tuple) and len(classes) > 2
+    chosen = "least_squares" if label.get("range") else "softmax" if several else "auto"
     return {**found, "loss": {**loss, "name": chosen}}

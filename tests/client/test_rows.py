@@ -557,15 +557,6 @@ class TestASpan:
         assert len(together(features)) <= len(features)
 
 
-class TestManyIntegers:
-    def test_are_encoded_as_listed_ones_are(self) -> None:
-        table = pa.table({"k": [0, 99, 100, None], "t": ["0", "99", "x", ""]})
-        counted = Encoding((Categorical("k", range(100)), Categorical("t", range(100))))
-        listed = Encoding(tuple(Categorical(each, tuple(range(99, -1, -1))) for each in "kt"))
-        found, other = (fused.encoded(each, table).features[:, :200].reshape(4, 2, 100) for each in (counted, listed))
-        np.testing.assert_array_equal(found, other[:, :, ::-1])
-
-
 YEAR = DateNumber("a", "year", 0, 1)
 NONE = (-1, -1, -1, -1, None, None)
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Casablanca", "Australia/Lord_Howe", "UTC")

@@ -22,11 +22,6 @@ What stands in brackets are the first number and the one after the last, as Pyth
 digits as the first, if that begins with 0. So the columns of a run over 10⁵ columns are one line: in a configuration,
 in messages and in a model's file.
 
-Categories that are integers and count up are one text likewise.
-
-    >>> counted("0:50000")
-    range(0, 50000)
-
 Dates and times, by their parts: which month, weekday, day or hour, or how many years or days as a number.
 
     >>> import pyarrow as pa
@@ -72,12 +67,11 @@ from datetime import date
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, combinations, groupby, islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetPydanticSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic import ConfigDict
 
 from quoron_client.data.clocks import WORDS, check_zone, form, unix
 from quoron_privacy.arrays import Vector
@@ -148,9 +142,8 @@ class Kind(Declared, ABC):
 
 MAX_COLUMNS = 1 << 20  # columns of one encoding: their names take some 100 MB, and an announcement may name a span
 MAX_INTEGER = 2**53  # integer categories below it are what they are as float64 too
-MIN_SPAN = 100  # columns, or integers, in a row that are written as a span
+MIN_SPAN = 100  # columns in a row that are written as a span
 _SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
-_COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 
 
@@ -188,60 +181,6 @@ def spanned(names: Sequence[str]) -> list[str]:
         short = len(some) >= MIN_SPAN and first is not None
         written += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
     return written
-
-
-def counted(text: str) -> range:
-    """Return the integers of `0:50000`, the first and the one after the last. ConfigError for another text."""
-    found = _COUNTED.fullmatch(text)
-    many = range(int(found[1]), int(found[2])) if found is not None else range(0)
-    if not 0 < len(many) <= MAX_COLUMNS or not -MAX_INTEGER < many[0] <= many[-1] < MAX_INTEGER:
-        raise ConfigError(
-            f"Expected values as a list, or from 1 to {MAX_COLUMNS:,} integers as 'first:end' such as '0:50000', got "
-            f"{text!r}."
-        )
-    return many
-
-
-def values(given: Any) -> Sequence[Any]:
-    """Return values of a list, or of a text as of `counted`, in a tree that is not checked yet; else none."""
-    try:
-        found = counted(given) if isinstance(given, str) else given
-    except ConfigError:
-        return ()
-    return found if isinstance(found, Sequence) else ()
-
-
-def counting(values: Sequence[str | int]) -> range | None:
-    """Return the same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
-    first = values[0] if values else ""
-    if isinstance(values, range) or len(values) < MIN_SPAN or isinstance(first, str):
-        return values if isinstance(values, range) else None
-    many = range(first, first + len(values))
-    return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
-
-
-def _listed_or_counted(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Return how JSON has public values: a list, or integers that count up as one text."""
-    del source
-    said = core_schema.plain_serializer_function_ser_schema(_said)
-    listed = handler(tuple[str | int | bool, ...])
-    return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
-
-
-Vocabulary = Annotated[tuple[str | int | bool, ...] | range, GetPydanticSchema(_listed_or_counted)]
-
-
-def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
-    return f"{values.start}:{values.stop}" if isinstance(values, range) else values
-
-
-def _read(given: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(given, str):
-        try:
-            return counted(given)
-        except ConfigError:
-            raise ValueError(f"to be a list ([0, 1]), or 1 to {MAX_COLUMNS:,} integers such as '0:50000'") from None
-    return given if isinstance(given, range) else listed(tuple(given) if isinstance(given, list) else given)
 
 
 def _runs(names: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
@@ -430,16 +369,15 @@ class Numeric(Kind):
 class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
-    Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, written as `0:50000`.
+    Text categories are compared as text, integer ones as integers.
     """
 
     column: str
-    categories: Vocabulary
+    categories: tuple[str | int | bool, ...]
 
     def __post_init__(self) -> None:
         check_vocabulary(f"categorical feature {self.column!r}", self.categories)
-        object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
+        object.__setattr__(self, "categories", tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -524,10 +462,8 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [span_size(each.column) for each in given]
-    values = 0  # columns that declarations do not list one by one: a few bytes may stand for many
-    for each, size in zip(given, sizes, strict=True):
-        if isinstance(each, Hashed) or (isinstance(each, Categorical) and isinstance(each.categories, range)):
-            values += each.width * (size or 1)
+    # Columns that declarations do not list one by one: a few bytes may stand for many.
+    values = sum(each.width * (size or 1) for each, size in zip(given, sizes, strict=True) if isinstance(each, Hashed))
     if values > MAX_COLUMNS:
         raise ConfigError(
             f"Expected at most {MAX_COLUMNS:,} columns that declarations imply, got {values:,}. Declare fewer."
@@ -569,9 +505,6 @@ def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
     """Raise ConfigError unless there are values, all text or all integers, each once."""
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
-    if isinstance(values, range):
-        counted(f"{values.start}:{values.stop}")
-        return
     if len({isinstance(value, str) for value in values}) > 1:
         raise ConfigError(f"Expected the values of {what} to be all text or all integers, got both.")
     if len(set(values)) < len(values):
