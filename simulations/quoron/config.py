@@ -228,9 +228,6 @@ class Dates(Section):
     format: str = Field(
         default="iso", description="of text: ISO 8601, or one such as '%d.%m.%Y %H:%M'; 'unix', 'unix-ms' of numbers"
     )
-    zone: str = Field(
-        default="", description="the clock by which values with an offset are told, 'Europe/Berlin' or '+01:00'"
-    )
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -318,7 +315,7 @@ class ColumnsSection(Section):
     dates: dict[str, Dates] = Field(
         default_factory=dict,
         description="dates and times, { column = ['month', 'weekday', 'day', 'hour'] }, or { column = { parts = [...], "
-        "year = [2007, 2016], days = ['2007-01-01', '2016-12-31'], format = '%d.%m.%Y', zone = 'Europe/Berlin' } }",
+        "year = [2007, 2016], days = ['2007-01-01', '2016-12-31'], format = '%d.%m.%Y' } }",
     )
     exclude: tuple[str, ...] = Field(
         default=(),

@@ -314,7 +314,6 @@ class TestAConfiguration:
             ("code = 8", "code = 1", r"population\.columns\.hashed\.code >= 2"),
             ('["weekday", "hour"]', '["weekday", "minute"]', r"population\.columns\.dates\.admitted\.parts.* 'hour'"),
             ("year = [2020, 2025]", "year = [2025, 2020]", "range low < high of the year of date 'admitted'"),
-            ('dates.born = ["month"]', "dates.born = { parts = ['month'], zone = 'Mars' }", "a time zone such as"),
             ('"x_id*"', '"q*"', r"columns that 'q\*' excludes, got none in the table"),
         ],
     )

@@ -35,11 +35,10 @@ Dates and times, by their parts: which month, weekday, day or hour, or how many 
 | ---------------------------------- | ----------------------------------------------------------------------- |
 | a date                             | that day at 0:00                                                        |
 | a timestamp without a time zone    | as it stands                                                            |
-| a timestamp with one               | as a clock in its zone shows it; with `zone`, as one in that zone does  |
+| a timestamp with one               | as a clock in its zone shows it                                         |
 | a time                             | that time of no day: it has an hour, and nothing else                   |
-| text, and whole numbers as text    | ISO 8601 or the declared format; what has an offset as a clock at that  |
-|                                    | offset shows it, with `zone` as one in that zone does                   |
-| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in `zone` shows it, or UTC  |
+| text, and whole numbers as text    | ISO 8601 or the declared format, as a clock at its offset shows it      |
+| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in UTC shows it             |
 | anything else                      | missing                                                                 |
 
 The calendar is the Gregorian one without beginning or end. 24:00 is 0:00 of the next day. What a value says depends on
@@ -73,7 +72,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from quoron_client.data.clocks import WORDS, check_zone, form, unix
+from quoron_client.data.date_formats import WORDS, form, unix
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -226,12 +225,11 @@ class DatePart(_Dated):
     column: str
     part: Part
     format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
-    zone: str = ""  # the clock by which values with an offset are read; "": the one they are written in
 
     def __post_init__(self) -> None:
         if self.part not in WORDS:
             raise ConfigError(f"Expected {', '.join(WORDS)} of date {self.column!r}, got {self.part!r}.")
-        _check(self.column, self.format, self.zone, self.part)
+        _check(self.column, self.format, self.part)
 
     @property
     def title(self) -> str:
@@ -251,7 +249,7 @@ class DatePart(_Dated):
     def read(self, table: "pa.Table") -> Codes:
         """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
-        return dates.of(table, self.column, self.format, self.zone).part(self.part)
+        return dates.of(table, self.column, self.format).part(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +262,6 @@ class DateNumber(_Dated):
     high: float
     since: str = ""  # the day that days are counted from, "2007-01-01"
     format: str = "iso"  # as of a `DatePart`
-    zone: str = ""
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -278,7 +275,7 @@ class DateNumber(_Dated):
             day_number(self.column, self.since)
         elif self.since:
             raise ConfigError(f"Expected no first day for years of date {self.column!r}, got {self.since!r}.")
-        _check(self.column, self.format, self.zone, self.part)
+        _check(self.column, self.format, self.part)
 
     @property
     def title(self) -> str:
@@ -293,7 +290,7 @@ class DateNumber(_Dated):
     def read(self, table: "pa.Table") -> Vector:
         """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
-        found = dates.of(table, self.column, self.format, self.zone)
+        found = dates.of(table, self.column, self.format)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
@@ -305,10 +302,8 @@ def day_number(column: str, day: str) -> int:
         raise ConfigError(f"Expected a day such as '2007-01-31' for date {column!r}, got {day!r}.") from None
 
 
-def _check(column: str, written: str, zone: str, part: str) -> None:
-    """Raise ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
-    if zone:
-        check_zone(zone)
+def _check(column: str, written: str, part: str) -> None:
+    """Raise ConfigError for a format that cannot be meant, or that does not say the part."""
     if written == "iso" or unix(written) is not None:
         return
     signs = {sign[1:] for sign in form(written)}
