@@ -165,7 +165,7 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
 
 
 def plain(value: Any, name: str) -> Any:
-    """A value as TOML has it: sequences as lists, integers that count up as one text, numbers of numpy as Python's.
+    """A value as TOML has it: sequences as lists, numbers of numpy as Python's.
 
     ConfigError for what it cannot have, by the name that it was given under: bytes, objects, and sets, whose order
     differs from one start to the next.
@@ -173,8 +173,6 @@ def plain(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         named = {str(key).lower() if isinstance(key, bool) else str(key): each for key, each in value.items()}
         return {key: plain(each, key) for key, each in named.items()}
-    if isinstance(value, range) and value.step == 1 and value:
-        return f"{value.start}:{value.stop}"
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, PurePath | date | time):

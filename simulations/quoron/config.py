@@ -24,7 +24,7 @@ from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
-from quoron_client.data.features import MAX_DEGREE, Vocabulary, values
+from quoron_client.data.features import MAX_DEGREE
 from quoron_client.data.formats import Dialect, can_separate
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
@@ -228,9 +228,6 @@ class Dates(Section):
     format: str = Field(
         default="iso", description="of text: ISO 8601, or one such as '%d.%m.%Y %H:%M'; 'unix', 'unix-ms' of numbers"
     )
-    zone: str = Field(
-        default="", description="the clock by which values with an offset are told, 'Europe/Berlin' or '+01:00'"
-    )
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -275,7 +272,7 @@ class LabelSection(Section):
     positive: bool | int | str | None = Field(
         default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
     )
-    classes: Vocabulary = Field(
+    classes: tuple[str | int | bool, ...] = Field(
         default=(), description="public values of the label: two, the first of them negative, or more for softmax"
     )
     range: tuple[float, float] | None = Field(
@@ -299,10 +296,10 @@ class ColumnsSection(Section):
         description="numeric features, { column = [low, high] }, public; also by `x[0:9]`, which is x0 to x8, and by "
         "patterns: `x*`, and `*` for all columns that are not declared",
     )
-    categorical: dict[str, Vocabulary] = Field(
+    categorical: dict[str, tuple[str | int | bool, ...]] = Field(
         default_factory=dict,
-        description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
-        "empty list has them estimated privately, within ε",
+        description="categorical features with their public values, { column = [values] }; an empty "
+        "list has them estimated privately, within ε",
     )
     estimate: dict[str, Literal["number", "category", "any"]] = Field(
         default_factory=dict,
@@ -318,7 +315,7 @@ class ColumnsSection(Section):
     dates: dict[str, Dates] = Field(
         default_factory=dict,
         description="dates and times, { column = ['month', 'weekday', 'day', 'hour'] }, or { column = { parts = [...], "
-        "year = [2007, 2016], days = ['2007-01-01', '2016-12-31'], format = '%d.%m.%Y', zone = 'Europe/Berlin' } }",
+        "year = [2007, 2016], days = ['2007-01-01', '2016-12-31'], format = '%d.%m.%Y' } }",
     )
     exclude: tuple[str, ...] = Field(
         default=(),
@@ -376,7 +373,7 @@ class TableSection(Simulated):
         "nobody. With replace-one the number of users in the table is public",
     )
     path: str = Field(
-        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet), relative to the configuration "
+        description="a file (.csv, .tsv, these with .gz, .parquet), relative to the configuration "
         "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
         "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/tables.md)"
     )
@@ -755,5 +752,7 @@ def _completed(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     label, found = population.get("label"), {**tree, "population": {"kind": "synthetic", **population}}
     if not (isinstance(label, Mapping) and isinstance(loss, Mapping) and loss.get("name", "auto") == "auto"):
         return found
-    chosen = "least_squares" if label.get("range") else "softmax" if len(values(label.get("classes"))) > 2 else "auto"
+    classes = label.get("classes")
+    several = isinstance(classes, list | tuple) and len(classes) > 2
+    chosen = "least_squares" if label.get("range") else "softmax" if several else "auto"
     return {**found, "loss": {**loss, "name": chosen}}

@@ -49,7 +49,7 @@ def read_table(
         model.predict(visits)
 
     Args:
-        source: a file (.csv, .tsv, .jsonl, these with .gz, .parquet), a folder of Parquet files, a URL of
+        source: a file (.csv, .tsv, these with .gz, .parquet), a folder of Parquet files, a URL of
             either, a DataFrame (pandas, polars), a pyarrow Table, or a RecordBatchReader, which is read whole.
         separator: what separates cells of text; left out, what the header has.
         decimal: "," for numbers such as `3,14` and `1.234,5`.

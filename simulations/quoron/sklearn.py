@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluation.evaluation import Evaluation
-from quoron.model import Model
+from quoron.model import Model, Threshold
 from quoron.run_folder import RunFolder
 from quoron.simulation.wildcards import meant
 from quoron.training import run as training
@@ -64,9 +64,7 @@ __all__ = [
     "DoubtfulModel",
     "InputError",
     "NoiseFromSeed",
-    "PrivateHuberRegressor",
     "PrivateLinearRegression",
-    "PrivateLinearSVC",
     "PrivateLogisticRegression",
     "PrivateRidge",
     "UnfitRows",
@@ -524,11 +522,30 @@ def _other(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
-    """Classes, declared or found."""
+class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
+    """Logistic regression, private for every user. With three classes or more it is multinomial.
+
+    Formal guarantee: `guarantee_`, (epsilon, delta) for all rows of one user, for `coef_`, `intercept_` and all else
+    that a fit leaves. Scores, cross-validation and searches such as GridSearchCV are not private: they look at rows
+    without noise, and each of their fits is charged.
+
+    Attributes:
+        coef_, intercept_: in the features' own units, (1, p) and (1,), or (K, p) and (K,).
+        classes_, n_features_in_, feature_names_in_: as in scikit-learn; names of a DataFrame only.
+        guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
+        model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
+        data_quality_: how well the rows fit what was declared, by a private check; None: there was none.
+        evaluation_: with `evaluate`, private figures of users that were held out, with intervals; else None.
+        folder_: the run folder in `out`; None where none is kept.
+    """
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
     class_weight: Mapping[Any, float] | None = None  # public weights of the classes
+    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+    threshold: Threshold = 0.5  # of `predict`: a probability, or "share" for each class's released share
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._loss(section) | {"name": "logistic" if len(section["label"]["classes"]) == 2 else "softmax"}
 
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         found: Any = self.classes
@@ -555,18 +572,30 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each row, (N,)."""
         scores = self.decision_function(X)
-        return np.asarray(self.classes_[self.model_.places(scores, getattr(self, "threshold", None))])
+        return np.asarray(self.classes_[self.model_.places(scores, self.threshold)])
+
+    def predict_proba(self, X: Any) -> Vector:
+        """Probabilities of the classes, (N, K)."""
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
+
+    def predict_log_proba(self, X: Any) -> Vector:
+        """Logarithms of the probabilities, (N, K)."""
+        return np.asarray(np.log(self.predict_proba(X)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = isinstance(self, PrivateLogisticRegression)
         tags.classifier_tags.poor_score = True  # a few hundred users are few: noise is what protects them
         return tags
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
-    """Numbers in a range, declared or found."""
+class PrivateLinearRegression(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
+    """Least squares, private for every user.
+
+    `coef_` is (p,) and `intercept_` a number, in the label's units. Everything else, and what is not private, as of
+    `PrivateLogisticRegression`.
+    """
 
     label_range: tuple[float, float] | None = None  # public (low, high) of the label; values outside are held
 
@@ -598,86 +627,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLogisticRegression(_PrivateClassifier):
-    """Logistic regression, private for every user. With three classes or more it is multinomial.
-
-    Formal guarantee: `guarantee_`, (epsilon, delta) for all rows of one user, for `coef_`, `intercept_` and all else
-    that a fit leaves. Scores, cross-validation and searches such as GridSearchCV are not private: they look at rows
-    without noise, and each of their fits is charged.
-
-    Attributes:
-        coef_, intercept_: in the features' own units, (1, p) and (1,), or (K, p) and (K,).
-        classes_, n_features_in_, feature_names_in_: as in scikit-learn; names of a DataFrame only.
-        guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
-        model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
-        data_quality_: how well the rows fit what was declared, by a private check; None: there was none.
-        evaluation_: with `evaluate`, private figures of users that were held out, with intervals; else None.
-        folder_: the run folder in `out`; None where none is kept.
-    """
-
-    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
-    threshold: float | str = 0.5  # of `predict`: a probability, or "share" for each class's released share
-
-    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        return super()._loss(section) | {"name": "logistic" if len(section["label"]["classes"]) == 2 else "softmax"}
-
-    def predict_proba(self, X: Any) -> Vector:
-        """Probabilities of the classes, (N, K)."""
-        rows = self._rows(X)
-        return self.model_.predict_proba(rows)
-
-    def predict_log_proba(self, X: Any) -> Vector:
-        """Logarithms of the probabilities, (N, K)."""
-        return np.asarray(np.log(self.predict_proba(X)))
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearSVC(_PrivateClassifier):
-    """A linear support vector classifier of two classes, with the smoothed hinge loss, private for every user.
-
-    Guarantee, attributes and what is not private are those of `PrivateLogisticRegression`.
-    """
-
-    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
-    width: float = 1.0  # of the band of margins below 1 in which the loss is quadratic
-
-    def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
-        label = super()._label(labels, taken)
-        if len(self.classes_) > 2:
-            raise InputError(
-                f"Only binary classification is supported: expected 2 classes, got {len(self.classes_)}. Take "
-                "PrivateLogisticRegression."
-            )
-        return label
-
-    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        return super()._loss(section) | {"name": "smoothed_hinge", "width": self.width}
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearRegression(_PrivateRegressor):
-    """Least squares, private for every user.
-
-    `coef_` is (p,) and `intercept_` a number, in the label's units. Everything else, and what is not private, as of
-    `PrivateLogisticRegression`.
-    """
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class PrivateRidge(_PrivateRegressor):
+class PrivateRidge(PrivateLinearRegression):
     """Least squares with a penalty, private for every user; else as `PrivateLinearRegression`."""
 
     alpha: float = 0.01  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class PrivateHuberRegressor(_PrivateRegressor):
-    """Regression that large residuals pull at no more than `threshold`, private; else as `PrivateLinearRegression`."""
-
-    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
-    threshold: float | None = None  # residual from which the loss is linear, in y's units; None: 0.1 of its range
-
-    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        low, high = section["label"]["range"]
-        threshold = 0.1 * (high - low) if self.threshold is None else self.threshold
-        return super()._loss(section) | {"name": "huber", "width": 2 * threshold / (high - low)}

@@ -4,7 +4,6 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -44,10 +43,6 @@ def csv_text(rows: list[list[str]], separator: str = ",", **how: Any) -> str:
     return held.getvalue()
 
 
-def json_text() -> str:
-    return "".join(json.dumps(row) + "\n" for row in ROWS)
-
-
 FILES: dict[str, Callable[[], bytes]] = {
     "a.csv": lambda: csv_text(TEXT).encode(),
     "a.csv.gz": lambda: gzip.compress(csv_text(TEXT).encode()),
@@ -57,9 +52,6 @@ FILES: dict[str, Callable[[], bytes]] = {
     "bar.csv": lambda: csv_text(TEXT, "|").encode("utf-8-sig"),
     "wide.csv": lambda: csv_text(TEXT).encode("utf-16"),
     "wide.csv.gz": lambda: gzip.compress(codecs.BOM_UTF16_BE + csv_text(TEXT, ";").encode("utf-16-be")),
-    "a.jsonl": lambda: json_text().encode(),
-    "a.ndjson": lambda: json_text().replace("\n", "\r\n\n").encode("utf-8-sig"),
-    "a.jsonl.gz": lambda: gzip.compress(json_text().encode()[:-1]),
 }
 NAMES = ("ward", "who", "age")
 
@@ -94,7 +86,7 @@ class TestEveryFormat:
         path = tmp_path / name
         path.write_bytes(FILES[name]())
         held = tables.opened(path)
-        assert held.names == (() if "json" in name else ("who", "age", "ward"))
+        assert held.names == ("who", "age", "ward")
         for rows in (7, 1 << 16):
             assert cells_of(held, rows) == EXPECTED
         assert cells_of(tables.opened(path.as_uri())) == EXPECTED
@@ -112,7 +104,7 @@ class TestErrors:
     def test_of_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(text_files, "_PIECE", 50)
         monkeypatch.setattr(text_files, "_PIECE", 50)
-        for name in ("a.csv", "a.jsonl", "a.csv.gz"):
+        for name in ("a.csv", "a.csv.gz"):
             path = tmp_path / name
             path.write_bytes(FILES[name]())
             held = tables.opened(path)
@@ -209,49 +201,6 @@ class TestEdges:
             assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
 
 
-class TestJSONLines:
-    def test_of_any_line_are_a_row_of_its_own_or_none(self, tmp_path: Path, pieces: None) -> None:
-        lines = [
-            b'{"who": "a", "n": 1, "x": true}',
-            b'{"who": 7, "n": 1.0}',
-            b"no json",
-            b"[1, 2]",
-            b'{"who": "b", "n": {"n": 1}, "x": [1]}',
-            b"",
-            b'{"who": "c\xff\\ud800", "n": -0, "n": 1e400}',
-            b"[" * 100_000,
-            b'{"who": null, "n": ' + b"9" * 5000 + b"}",
-            b'{"who": "d"} {"who": "e"}',
-            b'{"who": "d", "n": NaN, "x": "1"}',
-        ]
-        (tmp_path / "t.jsonl").write_bytes(b"\n".join(lines))
-        found = tables.read(tmp_path / "t.jsonl", ["who", "n", "nowhere"]).to_pylist()
-        assert [row["who"] for row in found] == ["a", "7", "b", "c\uf7ff\uf7ed\uf7a0\uf780", None, "d"]
-        assert [row["n"] for row in found] == ["1", "1", None, "inf", "9" * 5000, None]
-        assert {row["nowhere"] for row in found} == {None}
-
-    def test_of_more_values_than_memory_are_no_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text_files, "MOST", 50)
-        lines = ['{"a": 1, "b": [' + "{}," * 60 + "1]}", '{"a": "' + r"\\\",:[{" * 60 + '"}', '{"a": 3}']
-        path = tmp_path / "a.jsonl"
-        path.write_bytes("\n".join(lines).encode())
-        assert tables.read(path, ["a"])["a"].to_pylist() == ['\\",:[{' * 60, "3"]
-
-    def test_have_no_header(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.jsonl"
-        path.write_text('{"a": 1}\n')
-        for wrong in (tables.names, tables.read):
-            with pytest.raises(DataError, match="Expected declared columns of JSON lines, got none"):
-                wrong(path)
-
-    def test_of_a_line_without_an_end_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text_files, "_PIECE", 100)
-        monkeypatch.setattr(text_files, "LONGEST", 1000)
-        (tmp_path / "t.jsonl").write_text('{"a": "' + "x" * 9000 + '"}')
-        with pytest.raises(DataError, match="a line of more than 256 MiB"):
-            tables.read(tmp_path / "t.jsonl", ["a"])
-
-
 CELLS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
     ['"', ",", ";", "\n", "\r", "\r\n", '","', "\0", "\ufeff", "1,5", "1e5", "x,1\ny,2\n", '""', "\x85", "\u2028"]
 )
@@ -294,7 +243,6 @@ class TestOthersRows:
             yield "t.csv", Dialect(), codecs.BOM_UTF16_LE + text.encode("utf-16-le")
             yield "t.csv", Dialect(encoding="cp1252"), text.encode("cp1252", "replace")
         held = pa.table(dict(zip(rows[0], map(list, zip(*rows[1:], strict=True)), strict=True)))
-        yield "t.jsonl", Dialect(), "".join(json.dumps(row) + "\n" for row in held.to_pylist()).encode()
         plain = [[cell.translate({ord(each): "." for each in ",\n\r"}) for cell in row] for row in rows]
         yield "t.csv", Dialect(quoting="none"), "".join(",".join(row) + "\n" for row in plain).encode()
         sink = io.BytesIO()
@@ -308,20 +256,6 @@ class TestOthersRows:
             patch.setenv("QUORON_TEST_FOLDER", str(tmp_path_factory.mktemp("others")))
             yield
 
-    @given(mine=st.lists(st.binary(max_size=30), max_size=5), piece=st.integers(1, 60))
-    @settings(max_examples=60)
-    def test_of_json_lines_stay_whatever_bytes_a_line_has(self, mine: list[bytes], piece: int) -> None:
-        others = [json.dumps({"who": who, "x": x}).encode() for who, x, _ in OTHERS[1:]]
-        lines = [*others[:5], *(line.replace(b"\n", b"") for line in mine), *others[5:]]
-        path = Path(os.environ["QUORON_TEST_FOLDER"] + "/u.jsonl")
-        path.write_bytes(b"\n".join(lines))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_files, "_PIECE", piece)
-            found = self.of_others(tables.opened(path))
-        assert [row for row in found if row[0] is not None] == [
-            (who, x, np.float64(x).view(np.int64)) for who, x, _ in OTHERS[1:]
-        ]
-
 
 PLAIN = b"who,age\na,1\nb,2\n"
 
@@ -331,10 +265,9 @@ class TestNamesThatNobodyCanRead:
 
     def test_of_text_stay_different_users_from_every_source(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_bytes(b"who\n" + b"\n".join(self.NAMES) + b"\n")
-        (tmp_path / "t.jsonl").write_bytes(b"\n".join(b'{"who": "%s"}' % each for each in self.NAMES))
         raw = pa.array(self.NAMES)
         pq.write_table(pa.table({"who": raw, "text": raw.view(pa.string())}), tmp_path / "t.parquet")
-        found = [group(tables.read(tmp_path / name, ["who"]), "who") for name in ("t.csv", "t.jsonl", "t.parquet")]
+        found = [group(tables.read(tmp_path / name, ["who"]), "who") for name in ("t.csv", "t.parquet")]
         found.append(group(tables.read(tmp_path / "t.parquet", ["text"]), "text"))
         assert {many for many, _ in found} == {5}
         assert len({tuple(owners) for _, owners in found}) == 1
@@ -381,13 +314,6 @@ def test_names_of_columns_that_are_no_utf8_are_told(how: str, tmp_path: Path) ->
         source = pa.ipc.open_stream(data) if how == "a reader" else source
         with pytest.raises(DataError, match=r"Expected the names of columns in '.*' in UTF-8, got other bytes"):
             tables.read(source, names)
-
-
-def test_a_declared_name_that_is_no_utf8_is_told(tmp_path: Path) -> None:
-    """As a shell gives it to a program, of JSON lines, which have no header."""
-    (tmp_path / "t.jsonl").write_text('{"who": 1}\n')
-    with pytest.raises(DataError, match="names of columns in 'the declarations' in UTF-8"):
-        tables.read(tmp_path / "t.jsonl", ["who", "age\udcff"])
 
 
 @pytest.mark.parametrize(

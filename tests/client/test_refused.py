@@ -40,7 +40,7 @@ from quoron_privacy.means.clipping import ClippedSum
 AGE = (Numeric("age", 0, 100),)
 TWO = Classes("ill", ("no", "yes"))
 DAYS = DateNumber("a", "days", 0, 1, "1970-01-01")
-SPAN = {"column": "k", "categories": "0:1048576"}
+SPAN = {"column": "k", "buckets": 1048576}
 ITEMS = reference.random_batch(np.random.default_rng(11), (2, 5), 4)
 POINT = AverageGradient(np.ones((1, 4)), (1.0,))
 PLACES = np.array([[0, 1]])
@@ -55,9 +55,6 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("a format with a month", lambda: DatePart("a", "month", "%Y")),
     ("a format with a day", lambda: DatePart("a", "weekday", "%Y-%m")),
     ("got 'minute'", lambda: DatePart("a", "minute")),
-    ("Expected a time zone", lambda: DatePart("a", "hour", zone="../../etc/passwd")),
-    ("Expected a time zone", lambda: DatePart("a", "hour", zone="a\0b")),
-    ("Expected a time zone", lambda: DatePart("a", "hour", zone="+25:00")),
     ("range low < high of the year", lambda: DateNumber("a", "year", 2016, 2007)),
     ("no first day for years", lambda: DateNumber("a", "year", 0, 1, "2007-01-01")),
     ("a day such as", lambda: DateNumber("a", "days", 0, 1)),

@@ -34,7 +34,7 @@ columns.hashed = {{ note = 8 }}
 columns.weight = {{ column = "count", most = 4 }}
 columns.missing = "{missing}"
 [population.columns.dates]
-day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }}
+day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"] }}
 """
 USERS, ROWS = 8, 3
 Table = dict[str, list[Any]]

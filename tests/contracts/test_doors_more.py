@@ -1,14 +1,13 @@
 """The same contract for everything else that a table may come as: whatever one user's cells hold, nobody else's change.
 
 `test_doors` has plain CSV, Parquet, folders, pandas and a client's own file, and says what is compared. Here are other
-separators, encodings and quotes, packed files, JSON lines and frames that speak Arrow's protocol, each as a correct
+separators, encodings and quotes, packed files and frames that speak Arrow's protocol, each as a correct
 writer writes it; what any bytes make of a file; and what people are shown.
 """
 
 import csv
 import gzip
 import io
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -35,7 +34,7 @@ from contracts.doors import (
     terms_of,
     typed,
 )
-from contracts.odd_values import NUMBERS, TEXTS
+from contracts.odd_values import TEXTS
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.simulation.problem import encoding_of
@@ -48,9 +47,6 @@ from quoron_privacy.errors import QuoronError
 CHANGES = 10  # of each way to write by default; 2,000 with -m slow
 HALVES = ("\ud800", "a\udfff,", "\udc00\ud800", "\ud83d\n", "\ud83d,\ude00")  # of letters, as programs write them
 WORDS = (*TEXTS, *HALVES)
-SAID = (
-    *WORDS, *NUMBERS, None, True, False, 0, -1, 2**63, -(2**70), 10**400, [1], {}, {"age": 50, "who": "u01"}, [[[]]],
-)  # fmt: skip
 Write = Callable[[Table, Path], Any]
 
 
@@ -76,19 +72,6 @@ def separated(name: str, separator: str, encoding: str = "utf-8", ending: str = 
     return write
 
 
-def lines(name: str, *, plain: bool) -> Write:
-    """An object a row, letters beyond ASCII as they are or as numbers."""
-
-    def write(table: Table, folder: Path) -> Any:
-        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-        said = [json.dumps(row, ensure_ascii=not plain).encode(errors="surrogatepass") for row in rows]
-        data = b"\n".join(said) + b"\n"
-        (folder / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
-        return name
-
-    return write
-
-
 WRITERS: dict[str, Write] = {
     "gz": separated("t.csv.gz", ","),
     "semicolons": separated("t.csv", ";"),
@@ -97,9 +80,6 @@ WRITERS: dict[str, Write] = {
     "utf-16": separated("t.csv", ",", "utf-16"),
     "utf-16 packed": separated("t.csv.gz", ";", "utf-16"),
     "byte order mark": separated("t.csv", ",", "utf-8-sig"),
-    "json": lines("t.jsonl", plain=False),
-    "json, plain": lines("t.ndjson", plain=True),
-    "json packed": lines("t.jsonl.gz", plain=True),
 }
 
 
@@ -130,10 +110,10 @@ def small_pieces(monkeypatch):
 @pytest.mark.parametrize("count", spread(CHANGES))
 @pytest.mark.parametrize("how", WRITERS)
 def test_cells_of_a_text_file_are_their_users_own(how, count, tmp_path, small_pieces):
-    write, among = WRITERS[how], SAID if how.startswith("json") else WORDS
+    write = WRITERS[how]
     expected = outcome(write(base(), tmp_path), tmp_path)
     assert expected[0] == len({*base()["who"]})
-    for number, table in picked(count, among):
+    for number, table in picked(count, WORDS):
         assert outcome(write(table, tmp_path), tmp_path) == expected, number
 
 
@@ -197,7 +177,7 @@ def others(table: pa.Table) -> list[dict[str, Any]]:
     return [row for row in table.to_pylist() if row["who"] != "u03"]
 
 
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv.gz", "mine.tsv", "mine.parquet", "mine16.csv"])
+@pytest.mark.parametrize("name", ["mine.csv.gz", "mine.tsv", "mine.parquet", "mine16.csv"])
 def test_a_client_takes_part_whatever_its_own_file_holds(name, tmp_path, small_pieces):
     rules = configs.parse(RULES.format(path="mine", missing="drop")).population
     assert isinstance(rules, configs.TableSection)
@@ -205,12 +185,11 @@ def test_a_client_takes_part_whatever_its_own_file_holds(name, tmp_path, small_p
     terms, path = terms_of(encoding), tmp_path / name
     own = [row for row, who in enumerate(base()["who"]) if who == "u03"]
     written = {
-        "mine.jsonl": lines(name, plain=True),
         "mine.csv.gz": separated(name, ","),
         "mine.tsv": separated(name, "\t"),
         "mine16.csv": separated(name, ";", "utf-16"),
     }
-    for number, table in picked(CHANGES, SAID if name.endswith(".jsonl") else WORDS):
+    for number, table in picked(CHANGES, WORDS):
         if name in written:
             written[name]({key: [cells[row] for row in own] for key, cells in table.items()}, tmp_path)
         else:
@@ -234,15 +213,15 @@ radius = 3.0
 """
 
 
-@pytest.mark.parametrize("how", ["gz", "utf-16", "json", "semicolons"])
+@pytest.mark.parametrize("how", ["gz", "utf-16", "semicolons"])
 def test_what_is_shown_before_the_charge_is_the_same(how, tmp_path, monkeypatch, capsys):
     """Standard output, standard error and the exit status of a dry run, for the oddest cells there are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
-    write, among = WRITERS[how], SAID if how.startswith("json") else WORDS
+    write = WRITERS[how]
     name = write(base(), tmp_path)
     (tmp_path / "t.toml").write_text(RULES.format(path=name, missing="drop") + SHOWN, encoding="utf-8")
-    tables_shown = [base(), *(table for _, table in picked(CHANGES, among)[-3:])]
+    tables_shown = [base(), *(table for _, table in picked(CHANGES, WORDS)[-3:])]
     said = []
     for table in tables_shown:
         write(table, tmp_path)
@@ -261,7 +240,7 @@ BYTES = st.one_of(
         max_size=40,
     ).map(b"".join),
 )  # fmt: skip
-SUFFIXES = ("csv", "tsv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrow", "txt", "xlsx")
+SUFFIXES = ("csv", "tsv", "csv.gz", "jsonl", "parquet", "feather", "arrow", "txt", "xlsx")
 HEADS = (
     b"",
     b"who,age\n",
@@ -280,7 +259,7 @@ def test_any_bytes_are_a_table_or_a_told_error_without_a_value(tmp_path_factory,
     path.write_bytes(gzip.compress(data, mtime=0) if packed and suffix.endswith("gz") else data)
     said = fault(path)
     assert not said or ("Expected" in said and len(said) < 2000)
-    if head == b"who,age\n" or "json" in suffix:
+    if head == b"who,age\n":
         assert "secret-7" not in said
 
 

@@ -279,9 +279,7 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         pyarrow.csv.write_csv(table, folder / f"{name}.csv", pyarrow.csv.WriteOptions(delimiter=separator))
         sources[f"CSV with {name}"] = f"{name}.csv"
     pq.write_table(table, folder / "t.parquet")
-    lines = pd.DataFrame(doors.base()).to_json(orient="records", lines=True)
-    (folder / "t.jsonl").write_text(lines, encoding="utf-8")
-    sources |= {"Parquet": "t.parquet", "JSON lines": "t.jsonl"}
+    sources |= {"Parquet": "t.parquet"}
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
         held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)

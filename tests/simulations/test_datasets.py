@@ -1,7 +1,6 @@
 """Folders of Parquet: the same bits as of the same rows in memory, whatever the disk does."""
 
 import errno
-import fcntl
 import os
 import pickle
 import threading
@@ -116,7 +115,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
 def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
     """The rows of a table that are kept, all of one user, as a store makes them."""
     many = table.num_rows
-    buffer = on_disk.buffer_of(many, rules.dimension, weighted=rules.weight is not None)
+    buffer = on_disk.room_for(many, rules.dimension, weighted=rules.weight is not None)
     span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
     kept = int(on_disk._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
     whole = buffer.part(0, kept)
@@ -216,17 +215,6 @@ def test_questions_take_a_folder(tmp_path):
     assert risks[0] == risks[1]
 
 
-def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = on_disk.ReusedMemory()
-    taken = memory.take(64)
-    at, part = taken.ctypes.data, taken[8:24].view(np.float64)
-    del taken
-    assert memory.take(64).ctypes.data != at
-    assert memory.take(64).ctypes.data != at
-    del part
-    assert at in [memory.take(64).ctypes.data, memory.take(64).ctypes.data]
-
-
 def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):
     in_order(rows(400), tmp_path / "d")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -252,35 +240,6 @@ def test_a_scratch_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch)
     monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path / "nowhere"))
     with pytest.raises(RunError, match=r"nowhere.*Set QUORON_SCRATCH"):
         from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(10))
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp_path, monkeypatch):
-    table = in_buckets(rows(400), tmp_path / "d")
-    if direct:  # the flag is taken, and the calls are refused
-        calls = {"pwritev": os.pwritev, "preadv": os.preadv}
-        for name, call in calls.items():
-            monkeypatch.setattr(os, name, refusing(call))
-    else:
-        monkeypatch.setattr(on_disk, "_directly", lambda file, wanted: False)
-    ours, theirs = (
-        make(given, RULES, user="who", loss=Logistic())
-        for make, given in ((from_dataset, tmp_path / "d"), (from_table, table))
-    )
-    found, expected = (each.items(np.arange(ours.users)) for each in (ours, theirs))
-    for name in ("features", "labels", "offsets"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-
-
-def refusing(call):
-    """A system call that says EINVAL as long as it is to go past the cache."""
-
-    def refused(file, arrays, at):
-        if fcntl.fcntl(file, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0):
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return call(file, arrays, at)
-
-    return refused
 
 
 def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def as_folder(path: Path) -> None:
 
 FILES: dict[str, Callable[[Path], object]] = {
     "t.csv.gz": lambda path: path.write_bytes(gzip.compress(people().to_csv(index=False).encode("utf-16"), mtime=0)),
-    "t.jsonl": lambda path: people().to_json(path, orient="records", lines=True),
+    "t.csv": lambda path: people().to_csv(path, index=False),
     "folder": as_folder,
 }
 
@@ -59,7 +59,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     ("name", "moment"),
     [
         ("t.csv.gz", Moment("encode", "before")),
-        ("t.jsonl", Moment("encode", "after")),
+        ("t.csv", Moment("encode", "after")),
         ("folder", Moment("replace", "after")),  # of the index
         ("folder", Moment("encode", "after", left=3)),
         ("folder", Moment("commit", "before", round=1)),

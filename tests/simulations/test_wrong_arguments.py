@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "hashed": (5, True, THING, {"wrad": 8}, {"ward": 0}, {"ward": "x"}, {"ward": 2**40}),
     "dates": (
         *(5, True, THING, {"ward": 3}, {"nope": ["month"]}, {"ward": ["moon"]}, {"ward": ["day", "day"]}),
-        *({"ward": {"year": (1, 0)}}, {"ward": {"nope": 1}}, {"ward": {"parts": ["month"], "zone": "Mars"}}),
+        *({"ward": {"year": (1, 0)}}, {"ward": {"nope": 1}}, {"ward": {"parts": ["month"], "format": "Mars"}}),
     ),
     "exclude": (5, True, THING, [3], "age", {"age": 1}, [["age"]]),
     "estimate": (5, True, THING, "age", [3], {"age": "nope"}, {"age": 3}, {"nope": "number"}, ["nope"], [["age"]]),

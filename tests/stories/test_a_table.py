@@ -92,7 +92,7 @@ def test_python_trains_the_same_kind_of_model(place: Path) -> None:
     assert "1,500" in repr(run) or "1500" in repr(run)
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "parquet", "jsonl", "frame", "arrow"])
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "parquet", "frame", "arrow"])
 def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Path) -> None:
     rows = visits()
     source: object = place / f"again.{kind}"
@@ -104,8 +104,6 @@ def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Pa
         rows.to_csv(source, sep="\t", index=False)
     elif kind == "parquet":
         rows.to_parquet(source)
-    elif kind == "jsonl":
-        rows.to_json(source, orient="records", lines=True, double_precision=15)
     else:
         source = rows if kind == "frame" else pa.Table.from_pandas(rows)
     asked = {

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import clocks, columns
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_client.data import columns, date_formats
+from quoron_privacy.errors import DataError
 
-NONE = -(2**62)  # no day, no time, no offset
+NONE = -(2**62)  # no day, no time
 Whole = NDArray[np.int64]
 _DAY = 86_400  # seconds
 _FAR = 2**54  # seconds to either side of 1970 that numbers may say: beyond it float64 has no whole ones
+_CALENDAR = 2**37  # seconds to either side of 1970, of which a zone says something: some 4,300 years
 _BLANKS = " \t\n\v\f\r"
 _AHEAD = r"[-+](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?"  # of UTC
 _WIDTHS = {"Y": (4, 4), "y": (2, 2), "j": (1, 3), "f": (1, 9)}  # digits, at least and at most; of others one or two
@@ -29,17 +30,17 @@ _ISO_8601 = (  # groups of fields by the letters of `strptime`; V and u are a we
     r"(?:(?:(?P<Y_a>\d{4})|(?P<s>[-+])(?P<Y_b>\d{4,9}))"
     r"-(?:(?P<m_a>\d\d)-(?P<d_a>\d\d)|(?P<j_a>\d{3})|[Ww](?P<V_a>\d\d)-(?P<u_a>\d))"
     r"|(?P<Y_c>\d{4})(?:(?P<m_b>\d\d)(?P<d_b>\d\d)|(?P<j_b>\d{3})|[Ww](?P<V_b>\d\d)(?P<u_b>\d)))?"
-    rf"(?:[Tt ](?:{_TIME.format('a')}|{_BASIC_TIME.format('b')})(?P<z_a>[Zz]|{_AHEAD})?)?"
-    rf"|{_TIME.format('c')}(?P<z_c>[Zz]|{_AHEAD})?"
+    rf"(?:[Tt ](?:{_TIME.format('a')}|{_BASIC_TIME.format('b')})(?:[Zz]|{_AHEAD})?)?"
+    rf"|{_TIME.format('c')}(?:[Zz]|{_AHEAD})?"
 )
 _PLAIN = (  # as Arrow reads it, but for the offset
     r"^(?P<t>\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
-    rf"[T ](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{{1,6}})?)?)?)(?P<z>Z|{_AHEAD})?$"
+    rf"[T ](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{{1,6}})?)?)?)(?:Z|{_AHEAD})?$"
 )
 _PERHAPS = r"^[-+:.,\dTtWwZz \t\n\v\f\r]+$"  # all that is in ISO 8601
 _WORDS = {
-    "B": [month.lower() for month in clocks.WORDS["month"]],
-    "b": [month[:3].lower() for month in clocks.WORDS["month"]],
+    "B": [month.lower() for month in date_formats.WORDS["month"]],
+    "b": [month[:3].lower() for month in date_formats.WORDS["month"]],
     "p": ["am", "pm"],
     "s": ["-", "+"],
 }
@@ -53,7 +54,7 @@ class Moments:
     seconds: Whole  # (N,) since the day began; NONE for none
 
     def part(self, part: str) -> Whole:
-        """The place of a month, a weekday, a day of the month or an hour in `clocks.WORDS`, (N,); -1 for none."""
+        """The place of a month, a weekday, a day of the month or an hour in `date_formats.WORDS`, (N,); -1 for none."""
         if part == "hour":
             return np.where(self.seconds == NONE, -1, self.seconds // 3600)
         if part == "weekday":
@@ -93,17 +94,23 @@ def check(table: pa.Table, name: str, part: str) -> None:
             "its hour alone."
         )
     if pa.types.is_timestamp(kind) and kind.tz:
-        _zone(kind.tz, name)
+        try:
+            _local(np.zeros(1, np.int64), kind.tz)
+        except pa.ArrowInvalid:
+            raise DataError(
+                f"Expected a time zone of column {name!r} that this machine knows, got type {kind}. Install tzdata, or "
+                "write an offset such as +01:00."
+            ) from None
 
 
-def of(table: pa.Table, name: str, written: str, zone: str) -> Moments:
+def of(table: pa.Table, name: str, written: str) -> Moments:
     """Of all rows of a column; values that say nothing have none. DataError as of `check`, and never for a value."""
     kind, values = columns.kind(table, name), columns.column(table, name)
-    unit = clocks.unix(written)
+    unit = date_formats.unix(written)
     if columns.is_plain(kind):
         if unit is not None:
-            return _of_seconds(columns.numbers(table, name), unit, zone)
-        return _of_texts(columns.texts(table, name), clocks.form(written), zone)
+            return _of_seconds(columns.numbers(table, name), unit)
+        return _of_texts(columns.texts(table, name), date_formats.form(written))
     missing = columns.missing(values)
     if pa.types.is_date32(kind):
         days = columns.stored(values.cast(pa.int32()).cast(pa.int64()))
@@ -115,7 +122,7 @@ def of(table: pa.Table, name: str, written: str, zone: str) -> Moments:
     seconds = columns.stored(_int64(values)) // per
     own = kind.tz if pa.types.is_timestamp(kind) else None
     if own:
-        seconds = _local(np.where(missing, 0, seconds), zone or own)
+        seconds = _local(np.where(missing, 0, seconds), own)
     return _moments(seconds // _DAY, seconds % _DAY, missing)
 
 
@@ -131,33 +138,33 @@ def _int64(values: pa.Array) -> pa.Array:
     return (values.cast(pa.int32()) if values.type.bit_width == 32 else values.view(pa.int64())).cast(pa.int64())
 
 
-def _of_seconds(values: NDArray[np.float64], unit: int, zone: str) -> Moments:
+def _of_seconds(values: NDArray[np.float64], unit: int) -> Moments:
     seconds = np.floor(values / unit)
     missing = ~(np.abs(seconds) < _FAR)
-    local = _local(np.where(missing, 0, seconds).astype(np.int64), zone or "UTC")
-    return _moments(local // _DAY, local % _DAY, missing)
+    whole = np.where(missing, 0, seconds).astype(np.int64)
+    return _moments(whole // _DAY, whole % _DAY, missing)
 
 
-def _of_texts(values: pa.Array, form: tuple[str, ...], zone: str) -> Moments:
+def _of_texts(values: pa.Array, form: tuple[str, ...]) -> Moments:
     if form:
-        return _of_different(values, form, zone)
-    read, ahead = columns.cast(values, pa.timestamp("us")), np.full(len(values), NONE)
+        return _of_different(values, form)
+    read = columns.cast(values, pa.timestamp("us"))
     if read is None:
-        texts, offsets = pc.extract_regex(values, _PLAIN).flatten()
-        read, ahead = texts.cast(pa.timestamp("us")), _numbers(_offsets(offsets))
+        (texts,) = pc.extract_regex(values, _PLAIN).flatten()
+        read = texts.cast(pa.timestamp("us"))
     seconds, missing = _numbers(read.view(pa.int64())) // _PER_SECOND["us"], columns.missing(read)
-    found = _shown(np.where(missing, NONE, seconds // _DAY), np.where(missing, NONE, seconds % _DAY), ahead, zone)
+    found = _moments(seconds // _DAY, seconds % _DAY, missing)
     if read.null_count == values.null_count:
         return found
     perhaps = pc.and_(read.is_null(), pc.match_substring_regex(values, _PERHAPS))
-    rest = _of_different(pc.if_else(perhaps, values, None), form, zone)
+    rest = _of_different(pc.if_else(perhaps, values, None), form)
     return Moments(np.where(missing, rest.days, found.days), np.where(missing, rest.seconds, found.seconds))
 
 
-def _of_different(values: pa.Array, form: tuple[str, ...], zone: str) -> Moments:
+def _of_different(values: pa.Array, form: tuple[str, ...]) -> Moments:
     """Of any texts, each different one by its fields."""
     coded = values.dictionary_encode()
-    found, places = _of_fields(_fields(coded.dictionary, form), zone), columns.codes(coded)
+    found, places = _of_fields(_fields(coded.dictionary, form)), columns.codes(coded)
     return Moments(np.append(found.days, NONE)[places], np.append(found.seconds, NONE)[places])
 
 
@@ -169,12 +176,12 @@ def _numbers(values: pa.Array) -> Whole:
 def _fields(texts: pa.Array, form: tuple[str, ...]) -> dict[str, Whole]:
     """What texts (N,) say, in ISO 8601 or in the declared form: for each letter of a field numbers (N,), or NONE."""
     found = pc.extract_regex(pc.ascii_trim(texts, _BLANKS), f"^(?:{_pattern(form) if form else _ISO_8601})$")
-    fields = dict.fromkeys("YmdjVuHMSpzs", np.full(len(texts), NONE))
+    fields = dict.fromkeys("YmdjVuHMSps", np.full(len(texts), NONE))
     for group, part in zip(found.type, found.flatten(), strict=True):
         letter, part = group.name[0], pc.if_else(pc.equal(part, ""), None, part)
         if letter in _WORDS:
             part = pc.index_in(pc.ascii_lower(part), pa.array(_WORDS[letter], part.type), skip_nulls=True)
-        numbers = _numbers(_offsets(part) if letter == "z" else part)
+        numbers = _numbers(part)
         if letter in "bB":
             numbers = numbers + 1
         elif letter == "y":
@@ -203,23 +210,13 @@ def _pattern(form: tuple[str, ...]) -> str:
             some = "|".join("".join(f"[{each}{each.upper()}]" for each in word) for word in _WORDS[letter])
         elif letter == "z":
             some = "[Zz]" + ("" if digits or after == ":" else f"|{_AHEAD}")
-        written += some if letter == "f" else rf"(?P<{letter}{place}>{some})"
+        written += f"(?:{some})" if letter in "fz" else rf"(?P<{letter}{place}>{some})"
     return written
 
 
-def _offsets(values: pa.Array) -> pa.Array:
-    """Return seconds ahead of UTC of texts such as Z, +01 and -11:30; null where there is none."""
-    coded, found = values.dictionary_encode(), list[int | None]()
-    for text in coded.dictionary.to_pylist():
-        digits = re.sub("[^0-9]", "", text).ljust(6, "0")
-        seconds = 3600 * int(digits[:2]) + 60 * int(digits[2:4]) + int(digits[4:])
-        found.append(None if not text else -seconds if text[0] == "-" else seconds)
-    return pa.array(found, pa.int64()).take(coded.indices)
-
-
-def _of_fields(fields: dict[str, Whole], zone: str) -> Moments:
+def _of_fields(fields: dict[str, Whole]) -> Moments:
     """The moments (N,) of what texts say; fields that are no day or no time, such as 30 February, say nothing."""
-    year, month, day, ordinal, week, weekday, hour, minute, second, half, ahead, sign = fields.values()
+    year, month, day, ordinal, week, weekday, hour, minute, second, half, sign = fields.values()
     dated, timed = year != NONE, (hour != NONE) | (half == 1)
     year = np.where(dated, np.where(sign == 0, -year, year), 1970)
     month, day = (np.where(each == NONE, 1, each) for each in (month, day))
@@ -238,17 +235,7 @@ def _of_fields(fields: dict[str, Whole], zone: str) -> Moments:
     of_day = (hour >= 0) & (minute < 60) & (second <= 60) & ((hour < 24) | ((hour == 24) & (minute + second == 0)))
     good &= (~timed | of_day) & (dated | timed)
     late = seconds == _DAY  # 24:00 is 0:00 of the next day
-    days, seconds = np.where(good & dated, days + late, NONE), np.where(good, np.where(late, 0, seconds), NONE)
-    return _shown(days, seconds, ahead, zone)
-
-
-def _shown(days: Whole, seconds: Whole, ahead: Whole, zone: str) -> Moments:
-    """As a clock in the zone shows it, where there is one, what clocks show that are so many seconds ahead of UTC."""
-    moved = (days != NONE) & (ahead != NONE)
-    if zone and moved.any():
-        local = _local(_DAY * days[moved] + seconds[moved] - ahead[moved], zone)
-        days[moved], seconds[moved] = local // _DAY, local % _DAY
-    return Moments(days, seconds)
+    return Moments(np.where(good & dated, days + late, NONE), np.where(good, np.where(late, 0, seconds), NONE))
 
 
 def _first(year: Whole, month: Whole | int) -> Whole:
@@ -258,14 +245,7 @@ def _first(year: Whole, month: Whole | int) -> Whole:
 
 def _local(seconds: Whole, zone: str) -> Whole:
     """Return what a clock in a zone shows, as seconds since its own 1970-01-01, at seconds since that of UTC, (N,)."""
-    starts, offsets = clocks.clock(zone)
-    ahead = offsets[np.maximum(np.searchsorted(starts, seconds, side="right") - 1, 0)]
-    near = np.clip(seconds, -(2**62), 2**62)  # a timestamp in seconds may be all but beyond int64
-    return near + ahead
-
-
-def _zone(zone: str, name: str) -> None:
-    try:
-        clocks.check_zone(zone)
-    except ConfigError as error:
-        raise DataError(f"Expected a time zone of column {name!r} that is known, got type {zone!r}. {error}") from None
+    near = np.clip(seconds, -_CALENDAR, _CALENDAR)
+    shown = pc.local_timestamp(pa.array(near, pa.int64()).cast(pa.timestamp("s", zone)))
+    found: Whole = seconds + columns.stored(shown.view(pa.int64())) - near
+    return found

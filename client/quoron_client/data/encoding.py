@@ -458,7 +458,7 @@ class Encoding(Declared):
             )
         listed = [getattr(each, "categories", ()) for each in self.features] + [getattr(self.label, "values", ())]
         words = [self.label and self.label.column, getattr(self.label, "value", ""), *(f.column for f in self.features)]
-        words += chain.from_iterable(some for some in listed if not isinstance(some, range))
+        words += chain.from_iterable(listed)
         odd = next((word for word in words if isinstance(word, str) and CONTROL.search(word)), None)
         if odd is not None:
             raise ConfigError(f"Expected names and values without control characters, got {odd!r}. Write it without.")

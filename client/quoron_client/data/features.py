@@ -22,11 +22,6 @@ What stands in brackets are the first number and the one after the last, as Pyth
 digits as the first, if that begins with 0. So the columns of a run over 10⁵ columns are one line: in a configuration,
 in messages and in a model's file.
 
-Categories that are integers and count up are one text likewise.
-
-    >>> counted("0:50000")
-    range(0, 50000)
-
 Dates and times, by their parts: which month, weekday, day or hour, or how many years or days as a number.
 
     >>> import pyarrow as pa
@@ -40,11 +35,10 @@ Dates and times, by their parts: which month, weekday, day or hour, or how many 
 | ---------------------------------- | ----------------------------------------------------------------------- |
 | a date                             | that day at 0:00                                                        |
 | a timestamp without a time zone    | as it stands                                                            |
-| a timestamp with one               | as a clock in its zone shows it; with `zone`, as one in that zone does  |
+| a timestamp with one               | as a clock in its zone shows it                                         |
 | a time                             | that time of no day: it has an hour, and nothing else                   |
-| text, and whole numbers as text    | ISO 8601 or the declared format; what has an offset as a clock at that  |
-|                                    | offset shows it, with `zone` as one in that zone does                   |
-| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in `zone` shows it, or UTC  |
+| text, and whole numbers as text    | ISO 8601 or the declared format, as a clock at its offset shows it      |
+| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in UTC shows it             |
 | anything else                      | missing                                                                 |
 
 The calendar is the Gregorian one without beginning or end. 24:00 is 0:00 of the next day. What a value says depends on
@@ -72,14 +66,13 @@ from datetime import date
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, combinations, groupby, islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetPydanticSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic import ConfigDict
 
-from quoron_client.data.clocks import WORDS, check_zone, form, unix
+from quoron_client.data.date_formats import WORDS, form, unix
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -148,9 +141,8 @@ class Kind(Declared, ABC):
 
 MAX_COLUMNS = 1 << 20  # columns of one encoding: their names take some 100 MB, and an announcement may name a span
 MAX_INTEGER = 2**53  # integer categories below it are what they are as float64 too
-MIN_SPAN = 100  # columns, or integers, in a row that are written as a span
+MIN_SPAN = 100  # columns in a row that are written as a span
 _SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
-_COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 
 
@@ -188,60 +180,6 @@ def spanned(names: Sequence[str]) -> list[str]:
         short = len(some) >= MIN_SPAN and first is not None
         written += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
     return written
-
-
-def counted(text: str) -> range:
-    """Return the integers of `0:50000`, the first and the one after the last. ConfigError for another text."""
-    found = _COUNTED.fullmatch(text)
-    many = range(int(found[1]), int(found[2])) if found is not None else range(0)
-    if not 0 < len(many) <= MAX_COLUMNS or not -MAX_INTEGER < many[0] <= many[-1] < MAX_INTEGER:
-        raise ConfigError(
-            f"Expected values as a list, or from 1 to {MAX_COLUMNS:,} integers as 'first:end' such as '0:50000', got "
-            f"{text!r}."
-        )
-    return many
-
-
-def values(given: Any) -> Sequence[Any]:
-    """Return values of a list, or of a text as of `counted`, in a tree that is not checked yet; else none."""
-    try:
-        found = counted(given) if isinstance(given, str) else given
-    except ConfigError:
-        return ()
-    return found if isinstance(found, Sequence) else ()
-
-
-def counting(values: Sequence[str | int]) -> range | None:
-    """Return the same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
-    first = values[0] if values else ""
-    if isinstance(values, range) or len(values) < MIN_SPAN or isinstance(first, str):
-        return values if isinstance(values, range) else None
-    many = range(first, first + len(values))
-    return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
-
-
-def _listed_or_counted(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Return how JSON has public values: a list, or integers that count up as one text."""
-    del source
-    said = core_schema.plain_serializer_function_ser_schema(_said)
-    listed = handler(tuple[str | int | bool, ...])
-    return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
-
-
-Vocabulary = Annotated[tuple[str | int | bool, ...] | range, GetPydanticSchema(_listed_or_counted)]
-
-
-def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
-    return f"{values.start}:{values.stop}" if isinstance(values, range) else values
-
-
-def _read(given: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(given, str):
-        try:
-            return counted(given)
-        except ConfigError:
-            raise ValueError(f"to be a list ([0, 1]), or 1 to {MAX_COLUMNS:,} integers such as '0:50000'") from None
-    return given if isinstance(given, range) else listed(tuple(given) if isinstance(given, list) else given)
 
 
 def _runs(names: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
@@ -287,12 +225,11 @@ class DatePart(_Dated):
     column: str
     part: Part
     format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
-    zone: str = ""  # the clock by which values with an offset are read; "": the one they are written in
 
     def __post_init__(self) -> None:
         if self.part not in WORDS:
             raise ConfigError(f"Expected {', '.join(WORDS)} of date {self.column!r}, got {self.part!r}.")
-        _check(self.column, self.format, self.zone, self.part)
+        _check(self.column, self.format, self.part)
 
     @property
     def title(self) -> str:
@@ -312,7 +249,7 @@ class DatePart(_Dated):
     def read(self, table: "pa.Table") -> Codes:
         """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
-        return dates.of(table, self.column, self.format, self.zone).part(self.part)
+        return dates.of(table, self.column, self.format).part(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +262,6 @@ class DateNumber(_Dated):
     high: float
     since: str = ""  # the day that days are counted from, "2007-01-01"
     format: str = "iso"  # as of a `DatePart`
-    zone: str = ""
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -339,7 +275,7 @@ class DateNumber(_Dated):
             day_number(self.column, self.since)
         elif self.since:
             raise ConfigError(f"Expected no first day for years of date {self.column!r}, got {self.since!r}.")
-        _check(self.column, self.format, self.zone, self.part)
+        _check(self.column, self.format, self.part)
 
     @property
     def title(self) -> str:
@@ -354,7 +290,7 @@ class DateNumber(_Dated):
     def read(self, table: "pa.Table") -> Vector:
         """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
-        found = dates.of(table, self.column, self.format, self.zone)
+        found = dates.of(table, self.column, self.format)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
@@ -366,10 +302,8 @@ def day_number(column: str, day: str) -> int:
         raise ConfigError(f"Expected a day such as '2007-01-31' for date {column!r}, got {day!r}.") from None
 
 
-def _check(column: str, written: str, zone: str, part: str) -> None:
-    """Raise ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
-    if zone:
-        check_zone(zone)
+def _check(column: str, written: str, part: str) -> None:
+    """Raise ConfigError for a format that cannot be meant, or that does not say the part."""
     if written == "iso" or unix(written) is not None:
         return
     signs = {sign[1:] for sign in form(written)}
@@ -430,16 +364,15 @@ class Numeric(Kind):
 class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
-    Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, written as `0:50000`.
+    Text categories are compared as text, integer ones as integers.
     """
 
     column: str
-    categories: Vocabulary
+    categories: tuple[str | int | bool, ...]
 
     def __post_init__(self) -> None:
         check_vocabulary(f"categorical feature {self.column!r}", self.categories)
-        object.__setattr__(self, "categories", counting(self.categories) or tuple(self.categories))
+        object.__setattr__(self, "categories", tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -524,10 +457,8 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [span_size(each.column) for each in given]
-    values = 0  # columns that declarations do not list one by one: a few bytes may stand for many
-    for each, size in zip(given, sizes, strict=True):
-        if isinstance(each, Hashed) or (isinstance(each, Categorical) and isinstance(each.categories, range)):
-            values += each.width * (size or 1)
+    # Columns that declarations do not list one by one: a few bytes may stand for many.
+    values = sum(each.width * (size or 1) for each, size in zip(given, sizes, strict=True) if isinstance(each, Hashed))
     if values > MAX_COLUMNS:
         raise ConfigError(
             f"Expected at most {MAX_COLUMNS:,} columns that declarations imply, got {values:,}. Declare fewer."
@@ -569,9 +500,6 @@ def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
     """Raise ConfigError unless there are values, all text or all integers, each once."""
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
-    if isinstance(values, range):
-        counted(f"{values.start}:{values.stop}")
-        return
     if len({isinstance(value, str) for value in values}) > 1:
         raise ConfigError(f"Expected the values of {what} to be all text or all integers, got both.")
     if len(set(values)) < len(values):

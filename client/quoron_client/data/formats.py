@@ -9,7 +9,6 @@
 | ---------------------------------- | --------------------------------------------------- |
 | .csv, .csv.gz                      | text whose cells are separated as a `Dialect` says  |
 | .tsv, .tab, .tsv.gz, .tab.gz       | the same, separated by tabs                         |
-| .jsonl, .ndjson, .jsonl.gz, ...    | JSON lines: an object a line                        |
 | .parquet                           | one Parquet file                                    |
 | anything else, as a folder or URL  | all Parquet files below it                          |
 
@@ -118,16 +117,14 @@ class Dialect:
             )
 
 
-Kind = Literal["csv", "json", "parquet"]
+Kind = Literal["csv", "parquet"]
 KINDS: dict[str, Kind] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".tab": "csv",
-    ".jsonl": "json",
-    ".ndjson": "json",
     ".parquet": "parquet",
 }
-SAID = ".csv, .tsv, .jsonl or .parquet"  # of them to people; text may end in .gz, too
+SAID = ".csv, .tsv or .parquet"  # of them to people; text may end in .gz, too
 _PACKED = "Unpack it; text may stay packed as .gz."
 _SPEC = "Save its sheet as CSV."
 _FIXES = {
@@ -137,7 +134,7 @@ _FIXES = {
         (".txt", ".dat", ".asc", ".data"), "Of rows of text rename it to .csv, or to .tsv if tabs part their cells."
     ),
     **dict.fromkeys((".feather", ".arrow", ".ipc"), "Write it as Parquet."),
-    ".json": "Of an object a line rename it to .jsonl; else write it so.",
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "Read it with pandas.read_json, or write it as Parquet."),
 }
 # How files of other formats begin, and what they are; some begin like text.
 _MAGIC = (

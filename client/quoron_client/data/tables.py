@@ -5,7 +5,7 @@
 
 | a column of                                          | is read                                                |
 | ---------------------------------------------------- | ------------------------------------------------------ |
-| a CSV file, JSON lines                               | as text                                                |
+| a CSV file                                           | as text                                                |
 | integers, floats, booleans, Decimals, text in Arrow  | as stored                                              |
 | one such type in pandas, nullable and Arrow's too    | as stored                                              |
 | `object` in pandas                                   | each value as text, by itself                          |
@@ -41,19 +41,14 @@ Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, p
 class Opened:
     """A table that can be read from its beginning, as often as one likes; nothing of its rows has been read."""
 
-    names: tuple[str, ...]  # of its columns, in its order; none where it has no header (JSON lines)
+    names: tuple[str, ...]  # of its columns, in its order
     schema: Mapping[str, pa.DataType]  # the types that it declares, by column: none of text files and pandas frames
     rows: int | None  # None where nothing but its rows says so
     held: bool  # whether all of it is in memory already
     _empty: Empty = field(repr=False)
     _read: Batches = field(repr=False)
-    _keys: Callable[[], list[str]] | None = None  # of its first rows, where it has no header
     path: str | None = None  # where it is, of a file, a folder or a URL
     dialect: Dialect | None = None  # as declared
-
-    def seen(self) -> tuple[str, ...]:
-        """Return its columns; without a header the keys of its first rows, for its owner's eyes and nobody else's."""
-        return self.names if self._keys is None else tuple(self._keys())
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
@@ -75,17 +70,9 @@ class Opened:
 
     def _checked(self, names: Collection[str] | None) -> tuple[list[str], list[int]]:
         """(names, places) of columns: each once, or all, by their places."""
-        if names is None and self._keys is not None:
-            raise DataError(
-                "Expected declared columns of JSON lines, got none: they have no header, and what keys rows have is "
-                "private. Name the columns, without patterns."
-            )
         if names is None:
             return list(self.names), list(range(len(self.names)))
         wanted = list(dict.fromkeys(names))
-        if self._keys is not None:
-            check_names(wanted, "the declarations")
-            return wanted, []
         many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
         for name in wanted:
             if many[name] != 1:
@@ -158,10 +145,8 @@ def read(
 
 
 def names(source: Any, dialect: Dialect | None = None) -> list[str]:
-    """Return the columns' names of a table that `opened` takes, in order. Raises DataError, for JSON lines too."""
-    held = opened(source, dialect)
-    held._checked(None)
-    return list(held.names)
+    """Return the columns' names of a table that `opened` takes, in order. Raises DataError."""
+    return list(opened(source, dialect).names)
 
 
 def _of_schema(
@@ -201,17 +186,6 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     if form.kind == "parquet":
         return _of_folder(source, dialect)
     file = TextFile(source, files.state(source), form.zipped)
-    if form.kind == "json":
-        replace(dialect, encoding=None).check_unwritten(file.name)
-        return Opened(
-            (),
-            {},
-            None,
-            False,
-            _of_text,
-            lambda names, places, rows: text_files.json_batches(file, dialect, names),
-            lambda: text_files.json_keys(file, dialect),
-        )
     read_as = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
     return Opened(
         tuple(text_files.csv_names(file, read_as)),

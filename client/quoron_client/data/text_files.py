@@ -1,4 +1,4 @@
-"""Files of text, CSV and JSON lines: rows as cells of text, so that no user's bytes are in another's row.
+"""Files of text: CSV, whose rows are cells of text, so that no user's bytes are in another's row.
 
 The bytes of a file of text, here or in a store, as UTF-8: unpacked, and decoded where they are something else.
 
@@ -24,37 +24,18 @@ The rows of a CSV file, all cells as text: no cell of one user moves the borders
 Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
 of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is checked to
 its end before any of its rows is returned. docs/tables.md says what a malformed file means for the guarantee.
-
-JSON lines: a line is a row, whatever it holds, so nobody's bytes are in another's row.
-
-| in the file                              | what happens                                                              |
-| ---------------------------------------- | ------------------------------------------------------------------------- |
-| a line with an object                    | a row: what it says of the columns that are asked for                     |
-| a key that is not there, null            | missing                                                                   |
-| a number, true, false                    | as a value of that type (`text`):  1.0 and 1 are one category             |
-| an object or a list as a value           | missing                                                                   |
-| a key twice                              | the last counts                                                           |
-| a line that is no object, or no JSON     | no row, as one of another number of cells in a CSV file; and no other     |
-| an empty line                            | no row                                                                    |
-| bytes that are no UTF-8, half a letter   | a value of its cell with a sign for each                                  |
-| a line of more than 2^22 values          | no row: they would take fifty times its memory                            |
-| a line of more than 256 MiB              | DataError for the whole file                                              |
-
-A line ends at LF alone: JSON has none within a text. There is no header, and keys of rows are values: columns are those
-that are declared, and one that no row has is missing in all.
 """
 
 import codecs
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -130,7 +111,7 @@ def _decoded(read: Read, encoding: str) -> Read:
     return decoded
 
 
-LONGEST = 1 << 28  # bytes of a row or a line; as many again may be read before its end is missed
+LONGEST = 1 << 28  # bytes of a row; as many again may be read before its end is missed
 _PIECE = 1 << 20  # bytes that are read at a time
 _BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
 
@@ -157,9 +138,9 @@ def csv_batches(file: TextFile, dialect: Dialect, called: list[str], places: Col
 
 @dataclass(slots=True)
 class _Pieces:
-    """What follows the header, in pieces of whole rows; or the whole of a file of JSON lines."""
+    """What follows the header, in pieces of whole rows."""
 
-    names: list[str]  # of the columns; none of JSON lines
+    names: list[str]  # of the columns
     _read: Read
     _called: str
     _dialect: Dialect
@@ -213,8 +194,6 @@ class _Pieces:
             yield from self._parts(piece)
             if not more:
                 break
-            if len(self._left) > LONGEST and not self.names:
-                raise DataError(f"Expected {self._called!r} to be JSON lines, got a line of more than 256 MiB.")
             if len(self._left) > LONGEST:
                 raise _malformed(self._called, "a row of more than 256 MiB, or a quote that is never closed")
         if self._left:
@@ -345,74 +324,3 @@ def _malformed(called: str, fault: str) -> DataError:
         f"Expected {called!r} to be a correctly quoted CSV file, got {fault}. Write it again with a CSV writer, which "
         "puts cells with commas, quotes or line ends in quotes."
     )
-
-
-MOST = 1 << 22  # values in a line, keys too
-
-
-def json_batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterator[pa.Table]:
-    """These columns as large text: some rows at a time."""
-    with file.reading(dialect) as read:
-        begin = _BOM
-        for lines in _Pieces([], read, file.name, replace(dialect, quoting="none"), _LF, b""):
-            if (some := lines.removeprefix(begin)).strip():
-                yield table(some, list(wanted))
-            begin = b""
-        file.check()
-
-
-def json_keys(file: TextFile, dialect: Dialect) -> list[str]:
-    """Return the keys of the first rows: values of theirs, and no columns of the table."""
-    with file.reading(dialect) as read:
-        rows = filter(None, map(_row, read(_PIECE).removeprefix(_BOM).split(b"\n")))
-        return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def table(lines: bytes, wanted: list[str]) -> pa.Table:
-    """Return the values of these columns in whole lines, as large text: a row for each that is an object."""
-    rows = [row for row in map(_row, lines.split(b"\n")) if row is not None]
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in wanted})
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says, key by key, numbers being text; None where it is no object."""
-    if len(line) > MOST and _values(line) > MOST:
-        return None
-    try:
-        said = _DECODER.decode(columns.readable(line).decode())
-    except MemoryError:  # nothing is wrong with the line
-        raise
-    except Exception:  # no JSON, or nested more deeply than can be read
-        return None
-    return said if isinstance(said, dict) else None
-
-
-def _values(line: bytes) -> int:
-    """Return how many values a line has at most: signs before values, outside of texts."""
-    signs = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    between = np.zeros(256, np.bool_)
-    between[[*b",:[{"]] = True
-    outside = np.cumsum(signs == ord('"'), dtype=np.uint8) & 1 == 0
-    return int(np.count_nonzero(between[signs] & outside))
-
-
-def _column(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values, pa.large_string())
-    except (pa.ArrowException, UnicodeEncodeError, TypeError):  # some are neither text nor numbers, or half a letter
-        return columns.text_array(None if isinstance(each, dict | list) else each for each in values)
-
-
-def _whole(digits: str) -> str:
-    """Return an integer of JSON as text: there may be more digits than an integer is read from."""
-    return "0" if digits == "-0" else digits
-
-
-def _fraction(digits: str) -> str | None:
-    """Any other number of JSON as text, as of its float64."""
-    return digits if _SHORTEST.fullmatch(digits) else columns.text(float(digits))
-
-
-# A number of 15 digits or fewer that `repr` would write so, too.
-_SHORTEST = re.compile(r"-?(?!0\.0000)(0|[1-9]\d{0,8})\.\d{0,5}[1-9]", re.ASCII)
-_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction)

@@ -116,8 +116,7 @@ def read_own_table(path: Path, dialect: Dialect | None = None, *, most: int = sy
     """Return the table in a file, or its first `most` rows. Raises DataError, which names the file."""
     try:
         held = tables.opened(path, dialect)
-        names = None if held.names else held.seen()
-        return tables.read(held, names, keep=lambda table: table.slice(0, most), most=most).slice(0, most)
+        return tables.read(held, keep=lambda table: table.slice(0, most), most=most).slice(0, most)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 

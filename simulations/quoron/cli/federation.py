@@ -170,9 +170,7 @@ OF_A_CLIENT: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how
 
 
 def client(
-    data: Annotated[
-        Path, typer.Option(envvar="QUORON_DATA", help="This user's items: .csv, .tsv, .jsonl or .parquet.")
-    ],
+    data: Annotated[Path, typer.Option(envvar="QUORON_DATA", help="This user's items: .csv, .tsv or .parquet.")],
     coordinator: Annotated[
         str, typer.Option(envvar="QUORON_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
     ] = CLIENTS,

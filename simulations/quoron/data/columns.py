@@ -76,8 +76,8 @@ class Columns(TypedDict, total=False):
         numeric: public range of each column of numbers.
         categorical: public values of a column of words; once for each column.
         hashed: columns of too many values to list, each hashed into so many buckets.
-        dates: parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:...,
-            zone:...; once for each column.
+        dates: parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:...;
+            once for each column.
         exclude: columns that patterns and estimates leave out.
         estimate: columns whose range or values are estimated privately, for a part of ε; by default all, where no
             feature is declared.

@@ -13,32 +13,26 @@ order. A round then reads the chunks of its own cohort, and a pass over all user
 read ahead. Within a chunk rows stay in the order of their files, and are used where they lie.
 
 Where all items fit into `memory()` bytes there is one chunk, which stays there. Else they are placed some STAGE bytes
-at a time, and written chunk by chunk to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
-the system's cache if the disk allows. That file has no name: it is gone with the process, however that ends. It takes
-about four bytes a feature of every row. What is read back is compared with what was written, by checksums that stay
-in memory.
+at a time, and written chunk by chunk to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go. That
+file has no name: it is gone with the process, however that ends. It takes about four bytes a feature of every row. What
+is read back is compared with what was written, by checksums that stay in memory.
 
 Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the placed rows is settled by the
 index and the order alone, before any value is read. A row that is left out makes its run shorter.
-
-Arrays begin at a page, so that disks write and read them without the system's cache: nothing else is pushed out of
-memory.
 """
 
-import errno
-import fcntl
 import hashlib
 import os
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,51 +63,13 @@ from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_server.traffic import SCRATCH
 from quoron_server.traffic import spill_folder as folder
 
-VIEWS = 1000  # arrays that are written at once, of those that systems allow
-PAGE = 4096  # bytes: memory that disks read and write begins at a multiple
+WORDS = 1024  # of four bytes, that are summed for a checksum
 
 
-def buffer_of(rows: int, dimension: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> Block:
-    """Room for so many items and no marks, in `memory` if there is some: `buffer_size` bytes."""
-    whole = np.empty(buffer_size(rows, dimension, weighted=weighted), np.uint8) if memory is None else memory
-    at = -whole.ctypes.data % PAGE
-    arrays: list[Any] = []
-    for shape, kind in (((rows, dimension), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
-        size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        arrays.append(whole[at : at + size].view(kind).reshape(shape))
-        at += -(-size // PAGE) * PAGE
-    features, labels, weights = arrays
-    return Block(features, labels, weights, np.empty((rows, 0), np.uint8), weighted)
-
-
-def buffer_size(rows: int, dimension: int, *, weighted: bool) -> int:
-    """Return bytes that so many items take, each array from the beginning of a page."""
-    return rows * (4 * dimension + (16 if weighted else 8)) + 4 * PAGE
-
-
-def aligned(shape: tuple[int, ...], kind: Any) -> Any:
-    """Return an array that begins at a page."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    whole = np.empty(size + PAGE, np.uint8)
-    first = -whole.ctypes.data % PAGE
-    return whole[first : first + size].view(kind).reshape(shape)
-
-
-class ReusedMemory:
-    """Memory for one chunk after the other: what the system clears afresh takes as long as reading does."""
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-
-    def take(self, size: int) -> NDArray[np.uint8]:
-        """Some bytes, always as many; they are given again when nothing that lies in them is used any more."""
-        try:
-            own = self._free.pop()
-        except IndexError:
-            own = np.empty(size, np.uint8)
-        taken: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
-        weakref.finalize(taken, self._free.append, own).atexit = False
-        return taken
+def room_for(rows: int, dimension: int, *, weighted: bool) -> Block:
+    """Room for so many items and no marks."""
+    features, marks = np.empty((rows, dimension), np.float32), np.empty((rows, 0), np.uint8)
+    return Block(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
 
 
 class Scratch:
@@ -128,7 +84,6 @@ class Scratch:
                 "with room."
             ) from None
         self.close = weakref.finalize(self, self._file.close)
-        _directly(self._file, True)
 
     def write(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
         """Arrays one after the other from a place on."""
@@ -151,53 +106,35 @@ class Scratch:
             ) from None
 
     def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
-        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
-        while left:
-            done = self._without_cache(call, [*islice(left, VIEWS)], at)
-            if done == 0:
-                raise RunError(f"Expected the items of this run in {folder()}, but the file has become shorter.")
-            at += done
-            while left and done >= len(left[0]):
-                done -= len(left.popleft())
-            if done:
-                left[0] = left[0][done:]
-
-    def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """Return a call past the system's cache, where the disk takes that; else through it."""
-        try:
-            return int(call(self._file.fileno(), data, at))
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            _directly(self._file, False)
-            return int(call(self._file.fileno(), data, at))
+        for array in arrays:
+            left = array.reshape(-1).view(np.uint8).data
+            while left:
+                done = call(self._file.fileno(), [left], at)
+                if done == 0:
+                    raise RunError(f"Expected the items of this run in {folder()}, but the file has become shorter.")
+                at, left = at + done, left[done:]
 
 
 def checksum(arrays: Iterable[NDArray[Any]]) -> bytes:
-    """Return 16 bytes that say whether arrays of whole pages come back from a disk as they were written.
+    """Return 16 bytes that say whether arrays come back from a disk as they were written.
 
-    They are a digest of the sums of each page's words: several times faster than a digest of all bytes.
+    They are a digest of sums of words: several times faster than a digest of all bytes.
     """
     whole = hashlib.blake2b(digest_size=16)
     for array in arrays:
-        whole.update(array.reshape(-1).view(np.uint64).reshape(-1, PAGE // 8).sum(axis=1))
+        words = array.reshape(-1).view(np.uint32)
+        end = len(words) // WORDS * WORDS
+        whole.update(words[:end].view(np.uint64).reshape(-1, WORDS // 2).sum(axis=1))
+        whole.update(words[end:].tobytes())
     return whole.digest()
 
 
-def _directly(file: Any, wanted: bool) -> None:
-    """Ask the disk past the system's cache, or through it, if it can be asked so."""
-    flag = getattr(os, "O_DIRECT", 0)
-    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
-    with suppress(OSError):
-        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was | flag if wanted else was & ~flag)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def settle(places: Any, lengths: Any, chunk_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
+def settle(places: Any, lengths: Any, chunk_of: Any, starts: Any, runs: Any, base: Any) -> None:
     """Where runs (R,) begin if they lie chunk by chunk, in their order within one: `base` (R,).
 
     `places` are those of their users, -1 for one who is not wanted. Chunk b has room for the rows from starts[b] on,
-    and for its runs from runs[b] on (K + 1,), whole steps of both.
+    and for its runs from runs[b] on (K + 1,).
     """
     starts[:] = 0
     runs[:] = 0
@@ -206,10 +143,9 @@ def settle(places: Any, lengths: Any, chunk_of: Any, step: int, starts: Any, run
             b = chunk_of[places[r]] + 1
             starts[b] += lengths[r]
             runs[b] += 1
-    # Counts become places: every chunk begins at a whole step, so none shares one with its neighbour.
-    for b in range(1, len(starts)):
-        starts[b] = starts[b - 1] + (starts[b] + step - 1) // step * step
-        runs[b] = runs[b - 1] + (runs[b] + step - 1) // step * step
+    for b in range(1, len(starts)):  # counts become places
+        starts[b] += starts[b - 1]
+        runs[b] += runs[b - 1]
     at = starts.copy()
     for r in range(len(places)):
         if places[r] >= 0:
@@ -338,7 +274,6 @@ AHEAD = 2  # chunks that are read before they are wanted, at once: a disk is nev
 HELD = 32 << 20  # bytes of chunks that were read and stay in memory, besides
 SEGMENT = 1 << 20  # bytes of a chunk that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are placed before they are written, at least and at most; twice
-STEP = 1024  # rows: on disk chunks begin at a multiple, so that disks read and write them without the system's cache
 BLOCK = 8192  # rows that a thread makes items at a time, about
 MEMORY = "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
@@ -425,7 +360,6 @@ class ItemStore:
         self._written: list[_Written] = []
         self._scratch: Scratch | None = None
         self._lock = threading.Lock()
-        self._memory = ReusedMemory()
         self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-store")
 
     def items(self, users: Users) -> ItemBatch:
@@ -478,9 +412,8 @@ class ItemStore:
     def _fill(self) -> None:
         chunks = len(self._starts) - 1
         chunk_of = np.repeat(np.arange(chunks, dtype=np.int32), np.diff(self._starts))
-        step = 1 if chunks == 1 else STEP
-        room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
-        buffers = [buffer_of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
+        room = self._room + 1  # the last row is nobody's
+        buffers = [room_for(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
         placer, placed = _Placer(self.rows.encoding), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
@@ -493,9 +426,9 @@ class ItemStore:
                 buffer = buffers[number % len(buffers)]
                 base = np.zeros(len(span.places), np.int64)
                 starts, runs = np.empty((2, chunks + 1), np.int64)
-                settle(span.places, span.lengths, chunk_of, step, starts, runs, base)
+                settle(span.places, span.lengths, chunk_of, starts, runs, base)
                 kept = placer.place(span, base, buffer)
-                placed = aligned((int(runs[-1]), 3), np.int32)
+                placed = np.empty((int(runs[-1]), 3), np.int32)
                 ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.item, placed)
                 writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
             for each in writing:
@@ -543,16 +476,13 @@ class ItemStore:
         return self._held[chunk]
 
     def _read_back(self, chunk: int) -> _Chunk:
-        own_rows, most = int(self._rows[chunk]), 2 * int(np.median(self._rows))  # more has who fills one alone
-        room = buffer_size(most + 1, self._features, weighted=self._weighted)
-        memory = self._memory.take(room) if own_rows <= most else None
-        buffer = buffer_of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
+        buffer = room_for(int(self._rows[chunk]) + 1, self._features, weighted=self._weighted)
         placed, at = [], 0
         assert self._scratch is not None
         for each in self._written:
             rows = int(each.starts[chunk + 1] - each.starts[chunk])
             own = buffer.part(at, at + rows)
-            runs = aligned((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
+            runs = np.empty((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
             self._scratch.read([*own.item, runs], int(each.at[chunk]))
             if checksum([*own.item, runs]) != each.checksums[chunk]:
                 raise RunError(

@@ -354,14 +354,14 @@ def columns_of(config: Config, population: Population) -> Encoding:
 
 def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
     for part in said.parts:
-        yield DatePart(column, part, said.format, said.zone)
+        yield DatePart(column, part, said.format)
     if said.year is not None:
         low, high = said.year
-        yield DateNumber(column, "year", low, high, format=said.format, zone=said.zone)
+        yield DateNumber(column, "year", low, high, format=said.format)
     if said.days is not None:
         first, last = said.days
         length = day_number(column, last) - day_number(column, first)
-        yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
+        yield DateNumber(column, "days", 0, length, first, said.format)
 
 
 def _refuse_other_loss(loss: LossSection, only: str) -> None:

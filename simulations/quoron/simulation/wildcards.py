@@ -76,7 +76,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     """Return a line that names the columns of a table that its section, as given, does not mention.
 
     There is no line for a table that ships with quoron, where all other columns are estimated, or for a header without
-    any column that has a role, as it may be a user's row. JSON lines have none either: their keys are values of rows.
+    any column that has a role, as it may be a user's row.
     """
     estimates = estimated_columns(table)
     if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in estimates:

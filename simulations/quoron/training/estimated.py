@@ -81,11 +81,6 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     assert isinstance(section, TableSection)
     assert isinstance(declared, TableSection)
     header = list(source.names)
-    if not header:
-        raise ConfigError(
-            "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
-            "Declare numeric or categorical."
-        )
     roles = (section.user, *([] if section.label is None else [str(section.label.read().column)]))
     for name in roles:
         columns.check_name(name, header, roles)
