@@ -95,23 +95,6 @@ def test_the_command_line_answers_people_and_programs(
     assert printed["enough"]["users_algorithm"] == "one-pass-dp-sgd"
 
 
-def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = TOML.replace("2_000", "20").replace("options = { rounds = 8 }", "").replace("one-pass-dp-sgd", "filtered-sgd")
-    (tmp_path / "few.toml").write_text(few)
-    monkeypatch.chdir(tmp_path)
-    assert invoke(["plan", "few.toml", "--for-risk", "5%"]) == 2
-    printed = capsys.readouterr()
-    assert "users would do (filtered-sgd, by a guess that nobody has measured)" in printed.out
-    assert "error: Infeasible" in printed.err
-    assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
-    with pytest.raises(Infeasible) as refused:
-        quoron.plan("few.toml", risk="5%")
-    assert refused.value.advice.users > 20
-
-
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
 TINY = """
 [population]

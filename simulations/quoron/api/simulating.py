@@ -5,7 +5,6 @@ print(run.summary)
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -14,7 +13,7 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
-from quoron.planning.plans import Plan, Prepared, choose
+from quoron.planning.plans import Plan, Prepared
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary
 from quoron.results import restored
@@ -26,7 +25,7 @@ from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, s
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import source_of, unread
-from quoron_privacy.errors import ConfigError, Infeasible, RunError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED
@@ -35,13 +34,12 @@ from quoron_server.rounds import Observer
 if TYPE_CHECKING:
     from quoron.planning import questions
     from quoron.planning.questions import Enough
-    from quoron.training import estimated, tuning
     from quoron.training import result as results
     from quoron.training import run as training
+    from quoron.training import tuning
     from quoron.training.result import TrainedTable
 else:
     questions = OnFirstUse("quoron.planning.questions")
-    estimated = OnFirstUse("quoron.training.estimated")  # of a table without declared bounds
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.training.tuning")
     results = OnFirstUse("quoron.training.result")
@@ -133,31 +131,23 @@ def plan(
         source, user, label, ...: as of `simulate`. Of a DataFrame users are counted. What `train` would promise for a
             table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
-            `advice` of the result.
+            `advice` of the result. Its columns have to be declared.
 
     Raises:
-        Infeasible: if nothing satisfies it; with what would, and what was asked in its `advice`.
+        Infeasible: if nothing satisfies it; with what would.
     """
     config, _, frame = described(source, user, label, arguments)
     frame = frame.read_all() if hasattr(frame, "read_all") else frame  # a RecordBatchReader can be read only once
-    advice = None if risk is None else _advice(config, frame, str(risk))
-    try:
-        return replace(_planned(config, frame), advice=advice)
-    except Infeasible as error:
-        error.advice = advice
-        raise
+    planned = _planned(config, frame)
+    return planned if risk is None else replace(planned, advice=_advice(config, frame, str(risk)))
 
 
 def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
-    """Return what would do for a risk, as `plan` says; of columns still to be estimated for the fewest coefficients."""
+    """Return what would do for a risk, as `plan` says."""
     if is_wanted(config):
-        problem, plan = estimated.narrowest(config, Path.cwd(), frame)
-        found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
-        return replace(found, coefficients=problem.dimension)
+        raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
-    with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
-        choose(config, problem, alternatives=False)
     return questions.enough(config, problem, questions.wanted_risk(risk, problem))
 
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from quoron.api.simulating import algorithms
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
-from quoron.planning.questions import Enough
 from quoron.presets import presets
 from quoron.reports import pages
 from quoron.reports.page import Section, Table
@@ -63,7 +62,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
             doubted(planned.doubts),
-            *pages.simulation_sections(RunFolder(result.directory), result.summary, None),
+            *pages.simulation_sections(result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
         ]
@@ -96,7 +95,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as
         print(dumps(done.as_json() | {"directory": str(folder)} | where))
         return
     if details:
-        shown = pages.simulation_sections(RunFolder(folder), done, None) if isinstance(done, Summary) else None
+        shown = pages.simulation_sections(done, None) if isinstance(done, Summary) else None
         render(console(), shown or sections_of(done, details=True), details=True)
     else:
         print(done)
@@ -135,11 +134,6 @@ def _of_plan(planned: Plan) -> list[Section]:
         *curves,
         *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
     ]
-
-
-def show_advice(advice: Enough, refused: str, *, as_json: bool) -> None:
-    """Where a plan is infeasible: what would do for a risk."""
-    _put(lambda: [Section(rows=advice.rows())], lambda: {"infeasible": refused} | advice.as_json(), as_json=as_json)
 
 
 def show_algorithms(*, as_json: bool) -> None:

@@ -5,14 +5,14 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, SiloSection, TableSection, TwoServersSection
+from quoron.config import Config, SiloSection, TableSection, TwoServersSection
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
@@ -349,16 +349,14 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
             if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
-                dearer = _dearer(config, problem, some, allowed)
-                plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
+                plan, choice = automatic(alone, algorithms, problem, allowed=allowed)
                 algorithms[plan.algorithm].verify(plan)
                 return Plan(plan, alone, choice=choice)
-    private = _private(config, algorithms)
-    candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
+    within = (_within_budget(info, config, problem) for info in _private(config, algorithms))
+    candidates = tuple(_worthwhile(each, problem) for each in within)
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    dearer = _dearer(config, problem, private, allowed)
-    plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
+    plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed)
     algorithms[plan.algorithm].verify(plan)
     return Plan(plan, candidates, choice=choice)
 
@@ -395,19 +393,6 @@ def _within_budget(info: Registered, config: Config, problem: Problem) -> Candid
     except BudgetExceeded as error:
         return Candidate(info.name, None, f"{info.name}: the budget is exceeded. {error}")
     raise AssertionError
-
-
-def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
-    """Return what a method's own rule would take, were it not for the budget, where that is exceeded."""
-    if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
-        return None
-    free, anything = config.but(budget=BudgetSection()), replace(allowed, budget=Budget())
-    for info in algorithms:
-        if info.choosing.rule is not None:
-            found = _worthwhile(_candidate(info, free, problem), problem)
-            if found.plan is not None and info.choosing.rule(found.plan, anything).taken:
-                return found if allowed.budget.exceeded(found.plan) else None
-    return None
 
 
 def _participation(config: Config) -> float:

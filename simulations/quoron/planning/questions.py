@@ -36,7 +36,6 @@ class Enough(Printed):
     epsilon_algorithm: str | None
     users_guessed: bool = False  # whether no bound stands behind the answer, but a guess that nobody has measured
     epsilon_guessed: bool = False
-    coefficients: int | None = None  # of the model, where columns are still to be estimated
 
     @property
     def title(self) -> str:
@@ -45,13 +44,12 @@ class Enough(Printed):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
-        of = "" if self.coefficients is None else f" of a model of {self.coefficients:,} coefficients"
         users, epsilon = f"no number up to {MOST_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
         if self.users is not None:
             users = f"{self.users:,} users would do{_by(self.users_algorithm, self.users_guessed)}"
         if self.epsilon is not None:
             epsilon = f"{self.epsilon:g} would do with these users{_by(self.epsilon_algorithm, self.epsilon_guessed)}"
-        risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's){of}"
+        risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's)"
         return [("excess risk", risk), ("users", users), ("ε", epsilon)]
 
     def as_json(self) -> dict[str, Any]:
@@ -63,15 +61,7 @@ def _by(algorithm: str | None, guessed: bool) -> str:
     return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
 
 
-Planner = Callable[[Config, Problem], RunPlan]
-
-
-def chosen(config: Config, problem: Problem) -> RunPlan:
-    """Return the plan that is asked for. Raises what `choose` raises."""
-    return choose(config, problem, alternatives=False).plan
-
-
-def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = chosen) -> Enough:
+def enough(config: Config, problem: Problem, risk: float) -> Enough:
     """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
 
     ConfigError unless risk > 0, and where nothing is predicted for the method.
@@ -81,7 +71,7 @@ def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = cho
 
     def candidate(other: Config, more: Problem) -> Candidate:
         try:
-            return Candidate("", plan(other, more))
+            return Candidate("", choose(other, more, alternatives=False).plan)
         except QuoronError as error:
             return Candidate("", None, error)
 

@@ -49,8 +49,7 @@ from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE, Prepared
 from quoron.reports import page as parts
-from quoron.reports.page import ONLY, Section, Table
-from quoron.reports.pictures import LOG, bar
+from quoron.reports.page import LOG, ONLY, Section, Table, bar
 from quoron.reports.summary import NOTICED, Summary
 from quoron.results import Axes, Tabular, axes, restored, short, size
 from quoron.run_folder import RunFolder, write
