@@ -21,7 +21,6 @@ from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 from quoron_client.durable import locked
-from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -33,7 +32,7 @@ from quoron_server.algorithms.search import NEAR, round_grid, settled, within_ro
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
-from quoron_server.silos import UNSURE, Away, Silos, in_silos, largest_away
+from quoron_server.silos import Silos, in_silos, largest_away
 from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
@@ -72,45 +71,14 @@ def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
     away = largest_away(plan, Silos(tuple(sizes)))
-    return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
-
-
-def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
-    """Return what the largest silo's absence costs, and what knowing a person in two silos does."""
-    away = largest_away(plan, silos)
-    who = _holds(away, len(silos.sizes))
-    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}."]
-    promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
-    if worth is not None:
-        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.lack)  # is passed twice
-        twice = compose([own], promise.delta).epsilon
-        told.append(
-            f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "
-            f"then guaranteed at the same δ, where one known to one silo is guaranteed {promise.epsilon:g} "
-            "(docs/privacy/silos.md#si6)."
-        )
-    return tuple(told)
-
-
-def _holds(away: Away, silos: int) -> str:
-    return f"silo {away.silo}, the largest of {silos:,}, holds {away.persons:,} of {away.users:,} persons"
-
-
-def _spared(away: Away) -> str:
-    """Return what the minimum cohort makes of it."""
-    if away.share is None:
-        return "no minimum cohort is declared, so the run goes on"
+    if away.share is None or not away.too_large:
+        return ()
     lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
-    spared = f"the minimum cohort of {away.share:g} spares {away.spare:,}"
-    if away.too_large:
-        return (
-            f"MORE THAN THE MINIMUM COHORT CAN SPARE: {spared}, so the run ends without a model whenever that silo is "
-            f"away. Declare {lower}more and smaller silos"
-        )
-    if away.ends is not None and away.ends > UNSURE:
-        told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
-        return f"{told}. Declare {lower}more and smaller silos"
-    return f"{spared}, and holds"
+    return (
+        f"WARNING: silo {away.silo}, the largest of {len(sizes):,}, holds {away.persons:,} of {away.users:,} persons, "
+        f"MORE THAN THE MINIMUM COHORT CAN SPARE: that of {away.share:g} spares {away.spare:,}, so the run ends "
+        f"without a model whenever that silo is away. Declare {lower}more and smaller silos.",
+    )
 
 
 def useless(plan: RunPlan) -> str | None:
@@ -289,7 +257,7 @@ def choose(
     numbers = planned.plan.parameters
     own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
     said = (*unbearable(problem, taken), *own)
-    lost = () if silos is None else remarks(planned.plan, silos)
+    lost = () if silos is None else warnings(planned.plan, silos.sizes)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned

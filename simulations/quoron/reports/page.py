@@ -5,7 +5,6 @@
 `quoron.reports.terminal` prints the same sections. All texts are escaped here.
 """
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ thead th {{ color: var(--soft); font-weight: 600; }} tbody th {{ font-weight: 50
 # Nothing is loaded, no script is carried out, and nothing is sent: the browser sees to it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 ONLY = " (simulation only)"  # ends a title or a label of what depends on private data outside of releases
-LOG, EIGHTHS = "on a log scale", " ▏▎▍▌▋▊▉"  # above bars that are drawn with letters
 MARKED = re.compile(r"[\\`*_\[\]|~]")
 BADGE = '<span class="badge">simulation only</span>'
 SIMULATED = (
@@ -176,14 +174,3 @@ def _each(tag: str, texts: Iterable[str]) -> str:
 
 def _marked(words: str) -> str:
     return f"{BADGE} {text(words.removesuffix(ONLY))}" if words.endswith(ONLY) else text(words)
-
-
-def bar(value: float, least: float, most: float, width: int = 36) -> str:
-    """Return a bar of blocks between one character (`least`) and `width` characters (`most`), logarithmic.
-
-    >>> bar(1.0, 1.0, 100.0, 5), bar(10.0, 1.0, 100.0, 5), bar(100.0, 1.0, 100.0, 5)
-    ('█', '███', '█████')
-    """
-    share = math.log(value / least) / math.log(most / least) if 0 < least < value else 0.0
-    eighths = round(8 * (1 + (width - 1) * share))
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

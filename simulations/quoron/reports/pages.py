@@ -22,7 +22,7 @@ import numpy as np
 
 from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
-from quoron.reports.page import LOG, ONLY, Section, Table, bar
+from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.summary import Choice, Summary
 from quoron.results import in_units, percent
 from quoron.run_folder import CARD, CHOICE, RunFolder
@@ -30,7 +30,6 @@ from quoron_client.data.encoding import outcomes
 
 if TYPE_CHECKING:  # callers with one have imported it
     from quoron.model import Model
-    from quoron.planning.plans import RoundsCurve
     from quoron.releases.statistics import Statistics
     from quoron.training.result import TrainingSummary
     from quoron.training.rows import TrainedRows
@@ -211,22 +210,9 @@ def _spans(model: "Model") -> list[Table]:
     spans = sorted((each for each in spans if each[1]), key=lambda each: -abs(each[1]))[:COLUMNS]
     if len(spans) < 2:
         return []
-    sizes = [abs(span) for _, span in spans]
-    rows = [[name, in_units(span), bar(abs(span), min(sizes), max(sizes))] for name, span in spans]
+    rows = [[name, in_units(span)] for name, span in spans]
     what = "score" if outcomes(model.encoding.label) else "prediction"
-    return [Table("The columns that move it most, over their whole range", ["column", f"{what} by", LOG], rows)]
-
-
-def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
-    """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
-    risks, rows = [risk for _, risk in curve.points], []
-    for rounds, risk in curve.points:
-        words = {"chosen": rounds == chosen, "least": rounds == curve.best, "fewest within 5 %": rounds == curve.enough}
-        marks = ", ".join(word for word, holds in words.items() if holds)
-        rows.append([f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks])
-    heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", LOG, ""]
-    title = f"How many rounds {name} needs"
-    return Section(title=title, tables=[Table(title, heads, rows)])
+    return [Table("The columns that move it most, over their whole range", ["column", f"{what} by"], rows)]
 
 
 def release_sections(found: "Evaluation | Statistics") -> list[Section]:
