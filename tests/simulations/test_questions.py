@@ -15,8 +15,7 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.planning.plans import Plan, RoundsCurve, choose
-from quoron.planning.questions import enough, least
+from quoron.planning.plans import Plan, RoundsCurve, choose, enough, least
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
@@ -50,7 +49,7 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quoron.planning.questions.MOST_USERS", 10 * SCENE.problem.users)
+    monkeypatch.setattr("quoron.planning.plans.MOST_USERS", 10 * SCENE.problem.users)
     nothing = enough(NAMED, SCENE.problem, 1e-15)
     assert (nothing.users, nothing.epsilon) == (None, None)
     for wrong in (0.0, -1.0, math.nan, math.inf):

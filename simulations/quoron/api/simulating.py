@@ -13,7 +13,7 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
-from quoron.planning.plans import Plan, Prepared
+from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary
 from quoron.results import restored
@@ -32,14 +32,11 @@ from quoron_server.algorithms.references import REFUSED
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.planning import questions
-    from quoron.planning.questions import Enough
     from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training import tuning
     from quoron.training.result import TrainedTable
 else:
-    questions = OnFirstUse("quoron.planning.questions")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.training.tuning")
     results = OnFirstUse("quoron.training.result")
@@ -142,13 +139,13 @@ def plan(
     return planned if risk is None else replace(planned, advice=_advice(config, frame, str(risk)))
 
 
-def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
+def _advice(config: Config, frame: Frame, risk: str) -> Enough:
     """Return what would do for a risk, as `plan` says."""
     if is_wanted(config):
         raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
-    return questions.enough(config, problem, questions.wanted_risk(risk, problem))
+    return enough(config, problem, wanted_risk(risk, problem))
 
 
 def _planned(config: Config, frame: Frame) -> Plan:

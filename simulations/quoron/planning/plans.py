@@ -17,7 +17,7 @@ from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.meaning import Meaning, meaning, unsure
-from quoron.results import Axes, Tabular, axes
+from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 from quoron_client.durable import locked
@@ -28,9 +28,9 @@ from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.references import REFUSED
-from quoron_server.algorithms.search import NEAR, round_grid, settled, within_rounds
+from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
 from quoron_server.parameters import Kind, PrintedParameters
-from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
+from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos, largest_away
 from quoron_server.wording import plan_json, sentence
@@ -38,7 +38,6 @@ from quoron_server.wording import plan_json, sentence
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron.planning.questions import Enough
     from quoron_server.runs import Account, Run
     from quoron_server.storage.ledger import Ledger
 
@@ -515,6 +514,131 @@ def _estimated(
             f"budget.rounds={plan.cost.rounds}",
         )
     return plan if silos is None else in_silos(plan, silos)
+
+
+MOST_USERS = 10**10
+EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
+STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
+CLOSE = 1.04  # bisection ends when the ends are this factor apart
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Enough(Printed):
+    """What would do for a risk: with everything else as it is, so many users, or such an ε."""
+
+    risk: float  # predicted excess risk that is asked for
+    share: float  # of the bound on the start's excess risk
+    users: int | None  # the fewest, to two digits; None if no number up to MOST_USERS does
+    users_algorithm: str | None
+    users_guessed: bool  # whether no bound stands behind the answer, but a guess that nobody has measured
+    epsilon: float | None  # the least, to two digits; None if none up to 15 does
+    epsilon_algorithm: str | None
+    epsilon_guessed: bool
+
+    @property
+    def title(self) -> str:
+        """Return what it is."""
+        return "Required sample size"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
+        users, epsilon = f"no number up to {MOST_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
+        if self.users is not None:
+            users = f"{self.users:,} users would do{_by(self.users_algorithm, self.users_guessed)}"
+        if self.epsilon is not None:
+            epsilon = f"{self.epsilon:g} would do with these users{_by(self.epsilon_algorithm, self.epsilon_guessed)}"
+        risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's)"
+        return [("excess risk", risk), ("users", users), ("ε", epsilon)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as `enough`."""
+        return {"enough": asdict(self)}
+
+
+def _by(algorithm: str | None, guessed: bool) -> str:
+    return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
+
+
+def enough(config: Config, problem: Problem, risk: float) -> Enough:
+    """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
+
+    ConfigError unless risk > 0, and where nothing is predicted for the method.
+    """
+    if not (math.isfinite(risk) and risk > 0):
+        raise ConfigError(f"Expected a risk > 0, got {risk}.")
+
+    def candidate(users: float, epsilon: float) -> Candidate:
+        other, more = config.but(privacy={"epsilon": epsilon}), replace(problem, users=round(users))
+        try:
+            return Candidate("", choose(other, more, alternatives=False).plan)
+        except QuoronError as error:
+            return Candidate("", None, error)
+
+    def good(users: float, epsilon: float) -> RunPlan | None:
+        found = candidate(users, epsilon)
+        return found.plan if found.risk is not None and found.risk <= risk else None
+
+    n, own = problem.users, config.privacy.epsilon
+    here = (first := candidate(n, own)).plan
+    if here is not None and first.risk is None:
+        raise ConfigError(
+            f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
+            "Take another loss, or name another algorithm."
+        )
+    users, of_users, users_guessed = _answer(least(lambda users: good(users, own), n, 2, MOST_USERS))
+    epsilon, of_epsilon, epsilon_guessed = _answer(least(lambda epsilon: good(n, epsilon), own, *EPSILONS))
+    share, whole = risk / start_risk(problem), None if users is None else round(users)
+    return Enough(risk, share, whole, of_users, users_guessed, epsilon, of_epsilon, epsilon_guessed)
+
+
+def _answer(found: tuple[float, RunPlan] | None) -> tuple[float | None, str | None, bool]:
+    """Return a number, the algorithm that it is of, and whether that has no bound."""
+    return (
+        (None, None, False) if found is None else (found[0], found[1].algorithm, found[1].predicted_excess_risk is None)
+    )
+
+
+def least(
+    found: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
+) -> tuple[float, RunPlan] | None:
+    """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
+
+    To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
+    plans come and go, it is one of the places where they come.
+    """
+    good, plan, bad = start, found(start), start
+    if plan is None:
+        while plan is None:
+            bad, good = good, min(good * STRIDE, highest)
+            if bad >= highest:
+                return None
+            plan = found(good)
+    else:
+        while (at := found(bad := max(good / STRIDE, lowest))) is not None:
+            good, plan = bad, at
+            if good <= lowest:
+                return good, plan
+    while good / bad > CLOSE:
+        middle = math.sqrt(good * bad)
+        at = found(middle)
+        if at is None:
+            bad = middle
+        else:
+            good, plan = middle, at
+    rounded = min(two_digits(good), highest)
+    return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
+
+
+def wanted_risk(text: str, problem: Problem) -> float:
+    """A risk in the units of the loss, or as a share of the bound on the start's, such as `5%`; else ConfigError."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"Expected a risk such as 1e-4, or a share of the start's such as 5%, got {text!r}.")
+    return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
 S = TypeVar("S")
