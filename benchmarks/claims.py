@@ -9,6 +9,7 @@ error by bootstrap over seeds. `opening`, `details` and `picture` render what ha
 
 import json
 import math
+import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quoron
-from quoron.reports.pictures import HUES, WIDTH, Axis, Line, chart
 from quoron_privacy.errors import QuoronError
 from quoron_server.rounds import Observer, RoundEvent
 
-ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
-.mid{text-anchor:middle}.grid{stroke:#dde2e7}[class^=c]{fill:none;stroke-width:1.8;stroke:hsl(var(--hue) 62% 38%)}
-.dot{fill:hsl(var(--hue) 62% 38%)}{hues}</style>"""
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+from charts import Axis, Line, alone, chart
+
 Measure = Literal["excess", "rounds", "gradients", "removed"]
 Record = Mapping[str, Any]
 Settings = tuple[str, ...]
@@ -490,23 +490,8 @@ AXES = {"users": "users n", "items": "items a user m", "share": "share of outlie
 
 def picture(findings: Mapping[Experiment, Sequence[Finding]], columns: int = 2) -> bytes:
     """One SVG: a chart an experiment, measured points with two standard errors, the claimed slope dashed."""
-    charts = [drawn for experiment, found in findings.items() if (drawn := _chart(experiment, found))]
-    heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for text in charts]
-    tops = [8.0]
-    for first in range(0, len(charts), columns):
-        tops.append(tops[-1] + max(heights[first : first + columns]) + 24)
-    inner = "\n".join(
-        text.replace(
-            "<svg ",
-            f'<svg x="{10 + (WIDTH + 20) * (place % columns)}" y="{tops[place // columns]:g}" width="{WIDTH}" '
-            f'height="{heights[place]:g}" ',
-            1,
-        )
-        for place, text in enumerate(charts)
-    )
-    wide = (WIDTH + 20) * min(columns, max(len(charts), 1))
-    size = f'viewBox="0 0 {wide} {tops[-1]:g}" width="{wide * 1.25:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
+    charts = (_chart(experiment, found) for experiment, found in findings.items())
+    return alone([drawn for drawn in charts if drawn], columns)
 
 
 def _chart(experiment: Experiment, findings: Sequence[Finding]) -> str | None:

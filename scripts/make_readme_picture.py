@@ -11,11 +11,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
-from alone import alone
+from charts import Axis, Line, alone, chart
 from numpy.typing import NDArray
 
 import quoron
-from quoron.reports.pictures import Axis, Line, chart
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "simulations" / "quoron" / "data" / "scorecard.parquet"

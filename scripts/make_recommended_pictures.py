@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from alone import alone
+from charts import Axis, Line, alone, chart
 
 import quoron
-from quoron.reports.pictures import Axis, Line, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.problem import setup
 from quoron.simulation.run import SimulatedRun

@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-from alone import alone
+from charts import Axis, Line, alone, chart
 
 import quoron
-from quoron.reports.pictures import Axis, Line, chart
 
 AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"

@@ -24,7 +24,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 # Characters that move a terminal's cursor, or turn the order of what stands beside them; not tabs and line ends.
 CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -99,8 +98,7 @@ class Infeasible(UsageError):
 
     `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`); `users` how
     many users would, where that is known: what code reads, which never reads the words. A planner may give estimates:
-    `settle_by` names a function that makes them true, called when somebody reads them. `advice` has
-    what else `quoron.plan` was asked: how many users, or which ε, would do.
+    `settle_by` names a function that makes them true, called when somebody reads them.
     """
 
     def __init__(
@@ -116,7 +114,6 @@ class Infeasible(UsageError):
         self.estimate = Needs(needs, users) if isinstance(needs, str) else needs
         self._settle: Callable[[Needs], Needs] | None = None
         self._settled: Needs | None = None
-        self.advice: Any = None
         super().__init__(algorithm, condition, needs, feasible)
 
     def settle_by(self, settle: Callable[[Needs], Needs]) -> None:

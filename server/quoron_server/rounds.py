@@ -3,9 +3,10 @@
     model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
 
 Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort: one
-transaction commits a round and spends the next, or, where neither leaves the process, several rounds. A run continues from whatever the ledger holds: an empty one starts it,
-a complete one only returns the model. Noise and secret cohorts are each start's own (`StartedNoise`): what a kill
-leaves uncommitted was seen by nobody and comes no more. Only a simulation goes on to the bits that it would have had.
+transaction commits a round and spends the next, or, where neither leaves the process, several rounds. A run continues
+from whatever the ledger holds: an empty one starts it, a complete one only returns the model. Noise and secret cohorts
+are each start's own (`StartedNoise`): what a kill leaves uncommitted was seen by nobody and comes no more. Only a
+simulation goes on to the bits that it would have had.
 
 When rounds end: docs/comparing.md#when-rounds-end.
 """

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.csv as pc
 import pytest
 from scipy import stats
 
@@ -77,12 +76,7 @@ def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(com
     assert order == sorted(order)
 
 
-def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: comparison.Comparison) -> None:
-    for name, rows in (("cells", compared.cells), ("runs", compared.runs)):
-        stored = pc.read_csv(compared.directory / f"{name}.csv").to_pylist()
-        for row, found in zip(rows, stored, strict=True):
-            plain = {key: value for key, value in row.items() if isinstance(value, float | int)}
-            assert {key: found[key] for key in plain} == pytest.approx(plain)
+def test_the_data_frame_has_the_cells(compared: comparison.Comparison) -> None:
     frame = compared.to_pandas()
     assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
 
@@ -124,7 +118,7 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
 
 
 def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"inline or ray for training and comparisons, got Flower"):
+    with pytest.raises(ConfigError, match=r"inline for a comparison, got Flower"):
         quoron.compare(SMALL, engine="flower")
     assert invoke(["compare", "--engine", "flower"]) == 2
     assert invoke(["compare", "--engine", "inline:address=here:1"]) == 2

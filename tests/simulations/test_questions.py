@@ -15,8 +15,7 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.planning.plans import Plan, RoundsCurve, choose
-from quoron.planning.questions import enough, least
+from quoron.planning.plans import Plan, RoundsCurve, choose, enough, least
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
@@ -50,7 +49,7 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quoron.planning.questions.MOST_USERS", 10 * SCENE.problem.users)
+    monkeypatch.setattr("quoron.planning.plans.MOST_USERS", 10 * SCENE.problem.users)
     nothing = enough(NAMED, SCENE.problem, 1e-15)
     assert (nothing.users, nothing.epsilon) == (None, None)
     for wrong in (0.0, -1.0, math.nan, math.inf):
@@ -93,23 +92,6 @@ def test_the_command_line_answers_people_and_programs(
     printed = json.loads(capsys.readouterr().out)
     assert printed["algorithm"] == "one-pass-dp-sgd"
     assert printed["enough"]["users_algorithm"] == "one-pass-dp-sgd"
-
-
-def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = TOML.replace("2_000", "20").replace("options = { rounds = 8 }", "").replace("one-pass-dp-sgd", "filtered-sgd")
-    (tmp_path / "few.toml").write_text(few)
-    monkeypatch.chdir(tmp_path)
-    assert invoke(["plan", "few.toml", "--for-risk", "5%"]) == 2
-    printed = capsys.readouterr()
-    assert "users would do (filtered-sgd, by a guess that nobody has measured)" in printed.out
-    assert "error: Infeasible" in printed.err
-    assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
-    with pytest.raises(Infeasible) as refused:
-        quoron.plan("few.toml", risk="5%")
-    assert refused.value.advice.users > 20
 
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]

@@ -24,10 +24,9 @@ from quoron.errors import ConfigError
 from quoron.federation.control import words
 from quoron.reports import page as parts
 from quoron.reports import pages
-from quoron.reports.pictures import Axis, Line, chart
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Display, Terminal
-from quoron.run_folder import RunFolder, flat
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
 from quoron.training import lifetime
@@ -41,33 +40,10 @@ SUMMARY = Summary(**EXAMPLE)
 HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u200fعمر radio", "x" * 400)
 
 
-def event(round_: int, **more: Any) -> dict[str, Any]:
-    scores = {
-        "score_min": 1.0,
-        "score_median": 90.0 + round_,
-        "score_max": 190.0,
-        "threshold": 60.0,
-        "filtered": round_,
-    }
-    diagnostics = {**scores, "excess_risk": 0.1 / (round_ + 1)}
-    values = {"round": round_, "rounds": 24, "asked": 100, "total_gradient_evaluations": 5000 * (round_ + 1)}
-    public = {"epsilon_spent": float(round_ > 11), "radius": 1 / (1 + round_), "spread": 0.2}
-    return {**values, "public": public, "diagnostics": diagnostics, **more}
-
-
-ROWS = [flat(event(round_)) for round_ in range(24)]
-RISKS, RADII, USERS, SCORES = (
-    "Excess risk by round",
-    "Private radius by round",
-    "Users by round",
-    "Scores against the threshold",
-)
-
-
 @pytest.fixture
 def page(tmp_path: Path) -> Any:
-    def written(summary: Summary, rows: Any = ()) -> str:
-        pages.write_simulation(RunFolder(tmp_path), summary, None, rows)
+    def written(summary: Summary) -> str:
+        pages.write_simulation(RunFolder(tmp_path), summary, None)
         return (tmp_path / "report.html").read_text()
 
     return written
@@ -90,22 +66,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_pages_load_nothing_whatever_is_in_them(page: Any, trained: Any) -> None:
     told = {"statement": "<b>&", "choice": HOSTILE[0], "remarks_simulation_only": HOSTILE}
-    for text in (page(SUMMARY, ROWS), page(Summary(**{**EXAMPLE, **told}), [])):
+    for text in (page(SUMMARY), page(Summary(**{**EXAMPLE, **told}))):
         check_loads_nothing(text)
     check_loads_nothing((trained.directory / "report.html").read_text())
 
 
 def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
-    """A right-to-left mark of a name ends with the name; what is too long for a picture is told whole."""
+    """A right-to-left mark of a name ends with the name."""
     text = (trained.directory / "report.html").read_text()
     for name in HOSTILE:
         assert name not in text.replace(HOSTILE[2], "") or name in HOSTILE[2:]
         assert any(name in words for words in Page(text).facts())
         assert f"<bdi>{parts.text(name)}" in text
     assert parts.text("half \ud800 a pair").isprintable()
-    names = "<" * 50, "b"
-    drawn = chart("a", [Line(name, [(1, 1), (2, 2)]) for name in names], Axis("x"), Axis("y"))
-    assert f"<title>{parts.text(names[0])}</title>" in drawn
 
 
 def test_a_model_card_says_in_markdown_what_the_report_says_and_names_make_nothing_of_it(trained: Any) -> None:
@@ -121,21 +94,13 @@ def test_a_model_card_says_in_markdown_what_the_report_says_and_names_make_nothi
         assert " ".join(name.split()) in said
 
 
-def points(text: str, title: str) -> list[tuple[float, float]]:
-    """Of a picture's first line."""
-    inner = text.split(f'aria-label="{title}"', 1)[1].partition('points="')[2].partition('"')[0]
-    return [(float(x), float(y)) for x, _, y in (each.partition(",") for each in inner.split())]
-
-
 def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     remarks = ("The table has <one> user.",)
     test = {"accuracy": 0.7}
     summary = replace(SUMMARY, remarks_simulation_only=remarks, test=test, unfit_simulation_only={"age": 0.125})
-    text = page(summary, ROWS)
+    text = page(summary)
     badge = str(parts.BADGE)
-    for title in (RISKS, USERS, SCORES, "How good the model is"):
-        assert f"{badge} {title}</h" in text
-    assert f"{badge} {RADII}" not in text
+    assert f"{badge} How good the model is</h" in text
     marked = {label.removeprefix("simulation only ") for label in Page(text).facts() if label.startswith("simulation")}
     assert marked == {"users filtered", "values that do not fit", "time, peak memory"}
     assert f"{badge} To take care of</h2>\n<ul><li>The table has &lt;one&gt; user." in text

@@ -15,7 +15,6 @@ import quoron_client.randomisers as client_gaussian
 import quoron_client.randomisers as client_hadamard
 import quoron_client.randomisers as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
-from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
 from quoron.releases.bounds import find_bounds
 from quoron.releases.mean import PrivateMean, mean
@@ -180,15 +179,6 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     assert all(each in said for each in ("count by ward", "  north ", "quantiles of cost at 0.5"))
     assert "adjacency replace-one" in said
     assert "95 %" in said
-    page, asked = tmp_path / "page.html", ["stats", str(path), "count by ward", *words, "--report"]
-    spent = len(told(own_ledger))
-    assert invoke([*asked, str(tmp_path / "no folder" / "page.html")]) == 2
-    assert "Make the folder" in capsys.readouterr().err
-    assert len(told(own_ledger)) == spent
-    assert invoke([*asked, str(page)]) == 0
-    check_loads_nothing(page.read_text())
-    north = capsys.readouterr().out.split("north ")[1].split()[0]
-    assert Page(page.read_text()).facts()["north"].split()[0] == north
 
 
 ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "seed": 3}

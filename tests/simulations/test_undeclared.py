@@ -71,17 +71,6 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     assert "estimating them takes" in " ".join(capsys.readouterr().out.split())
 
 
-def test_how_many_users_would_do_is_answered_before_anything_is_estimated_and_no_value_is_looked_at(people):
-    answers = quoron.plan(people, user="who", label="ill", epsilon=2.0, risk="5%").advice
-    assert answers.coefficients == 4
-    other = people.assign(ill=np.roll(people.ill.to_numpy(), 7), age=-people.age)
-    again = quoron.plan(other, user="who", label="ill", epsilon=2.0, risk="5%").advice
-    assert again.as_json() == answers.as_json()
-    few = people[people.who.isin(people.who.unique()[: answers.users // 2])]
-    held = quoron.plan(few, user="who", label="ill", epsilon=2.0).forecast
-    assert held is None or held.excess_risk > answers.risk
-
-
 def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation_estimates(people, tmp_path):
     run = quoron.compare(people, user="who", label="ill", epsilon=8.0, algorithms=["auto"], seeds=1, out=tmp_path / "c")
     (cell,) = run.to_pandas().to_dict("records")

@@ -5,7 +5,6 @@ print(run.summary)
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -14,7 +13,7 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, TableSection, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
-from quoron.planning.plans import Plan, Prepared, choose
+from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary
 from quoron.results import restored
@@ -26,21 +25,17 @@ from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, s
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import source_of, unread
-from quoron_privacy.errors import ConfigError, Infeasible, RunError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.planning import questions
-    from quoron.planning.questions import Enough
-    from quoron.training import estimated, tuning
     from quoron.training import result as results
     from quoron.training import run as training
+    from quoron.training import tuning
     from quoron.training.result import TrainedTable
 else:
-    questions = OnFirstUse("quoron.planning.questions")
-    estimated = OnFirstUse("quoron.training.estimated")  # of a table without declared bounds
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.training.tuning")
     results = OnFirstUse("quoron.training.result")
@@ -132,32 +127,24 @@ def plan(
         source, user, label, ...: as of `simulate`. Of a DataFrame users are counted. What `train` would promise for a
             table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
-            `advice` of the result.
+            `advice` of the result. Its columns have to be declared.
 
     Raises:
-        Infeasible: if nothing satisfies it; with what would, and what was asked in its `advice`.
+        Infeasible: if nothing satisfies it; with what would.
     """
     config, _, frame = described(source, user, label, arguments)
     frame = frame.read_all() if hasattr(frame, "read_all") else frame  # a RecordBatchReader can be read only once
-    advice = None if risk is None else _advice(config, frame, str(risk))
-    try:
-        return replace(_planned(config, frame), advice=advice)
-    except Infeasible as error:
-        error.advice = advice
-        raise
+    planned = _planned(config, frame)
+    return planned if risk is None else replace(planned, advice=_advice(config, frame, str(risk)))
 
 
-def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
-    """Return what would do for a risk, as `plan` says; of columns still to be estimated for the fewest coefficients."""
+def _advice(config: Config, frame: Frame, risk: str) -> Enough:
+    """Return what would do for a risk, as `plan` says."""
     if is_wanted(config):
-        problem, plan = estimated.narrowest(config, Path.cwd(), frame)
-        found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
-        return replace(found, coefficients=problem.dimension)
+        raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
-    with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
-        choose(config, problem, alternatives=False)
-    return questions.enough(config, problem, questions.wanted_risk(risk, problem))
+    return enough(config, problem, wanted_risk(risk, problem))
 
 
 def _planned(config: Config, frame: Frame) -> Plan:
@@ -207,15 +194,14 @@ def compare(
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default in terminals and notebooks.
         engine: `Inline(workers=...)` of `quoron.engine`: runs at once, in processes that hold the users in memory, by
-            default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
-            with the users shared between the workers; the bits are the same.
+            default one a processor.
 
     `Comparison.to_pandas()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
 
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
-    chosen = inline_or_ray(engine)
+    chosen = _inline(engine)
     config, name, frame = described(source, user, label, arguments)
     config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
@@ -226,7 +212,14 @@ def compare(
     return carried_out(request, folder, chosen, progress)
 
 
-def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
+def _inline(engine: str | Engine) -> Inline:
+    chosen = from_spec(engine)
+    if not isinstance(chosen, Inline):
+        raise ConfigError(f"Expected the engine inline for a comparison, got {type(chosen).__name__}. Leave it out.")
+    return chosen
+
+
+def carried_out(request: Request, folder: Path, engine: Inline, progress: bool | None) -> Comparison:
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
     with RunFolder(folder).resumable(), bars.display(progress) as watcher:
         return comparisons.carry_out(request, folder, watcher=watcher, engine=engine)
@@ -255,7 +248,7 @@ def resume(
         raise ConfigError(f"Expected no clients to resume a run, got clients={where.clients}. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
         request = comparisons.stored_request(Path(directory))
-        return carried_out(request, Path(directory), inline_or_ray(where), progress)
+        return carried_out(request, Path(directory), _inline(where), progress)
     folder = RunFolder(Path(directory))
     with folder.resumable(), bars.display(progress) as shown:
         if folder.is_search:

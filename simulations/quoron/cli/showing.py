@@ -5,7 +5,6 @@ for. That stands in plan.json, in the report, and behind `quoron show RUN --deta
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from rich.console import Console
 from quoron.api.simulating import algorithms
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
-from quoron.planning.questions import Enough
 from quoron.presets import presets
 from quoron.reports import pages
 from quoron.reports.page import Section, Table
@@ -27,8 +25,6 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_server.algorithms.info import start_risk
-from quoron_server.parameters import PrintedParameters
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
@@ -38,9 +34,8 @@ if TYPE_CHECKING:
     from quoron.training.tuning import TableSearch
 
 COEFFICIENTS = 4  # that are shown
-RELEASED = "by what the run released"  # label of a row of summaries
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
-NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
+NEXT = "Next: the same without --dry-run. --json has every number and the theorem."
 
 
 def show(result: Any, *, as_json: bool) -> None:
@@ -63,7 +58,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
             doubted(planned.doubts),
-            *pages.simulation_sections(RunFolder(result.directory), result.summary, None),
+            *pages.simulation_sections(result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
         ]
@@ -96,7 +91,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as
         print(dumps(done.as_json() | {"directory": str(folder)} | where))
         return
     if details:
-        shown = pages.simulation_sections(RunFolder(folder), done, None) if isinstance(done, Summary) else None
+        shown = pages.simulation_sections(done, None) if isinstance(done, Summary) else None
         render(console(), shown or sections_of(done, details=True), details=True)
     else:
         print(done)
@@ -112,10 +107,9 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
 
 
 def show_dry_run(plan: Plan, *, as_json: bool) -> None:
-    """The plan of a run before it begins, without parameters of the algorithm and without other algorithms."""
+    """The plan of a run before it begins, without other algorithms."""
     said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}", *_choice(plan)]
-    rows = plan_rows(plan, parameters=False)
-    brief = Section(note=said, rows=rows, warnings=plan.remarks, below=[NEXT], dense=True)
+    brief = Section(note=said, rows=plan_rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)
     _put(lambda: [doubted(plan.doubts), brief], plan.as_json, as_json=as_json)
 
 
@@ -126,20 +120,27 @@ def _of_plan(planned: Plan) -> list[Section]:
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
-    curve = planned.curve
-    curves = [] if curve is None else [pages.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
     return [
         doubted(planned.doubts),
         Section(note=[promised, *_choice(planned)], rows=plan_rows(planned), warnings=planned.remarks),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
-        *curves,
+        *_of_rounds(planned),
         *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
     ]
 
 
-def show_advice(advice: Enough, refused: str, *, as_json: bool) -> None:
-    """Where a plan is infeasible: what would do for a risk."""
-    _put(lambda: [Section(rows=advice.rows())], lambda: {"infeasible": refused} | advice.as_json(), as_json=as_json)
+def _of_rounds(planned: Plan) -> list[Section]:
+    """One line a number of rounds."""
+    if (curve := planned.curve) is None:
+        return []
+    marks = [("chosen", planned.plan.cost.rounds), ("least", curve.best), ("fewest within 5 %", curve.enough)]
+    rows = [
+        [f"{rounds:,}", f"{risk:.2g}", ", ".join(word for word, at in marks if at == rounds)]
+        for rounds, risk in curve.points
+    ]
+    heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", ""]
+    title = f"How many rounds {planned.plan.algorithm} needs"
+    return [Section(title=title, tables=[Table(title, heads, rows)])]
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -161,8 +162,8 @@ def infeasible(candidates: Iterable[Candidate]) -> list[str]:
     return [f"Infeasible here: {', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
 
 
-def plan_rows(planned: Plan, *, parameters: bool = True) -> list[tuple[str, str]]:
-    """Label and text of each number of a plan, the algorithm's own parameters included unless left out."""
+def plan_rows(planned: Plan) -> list[tuple[str, str]]:
+    """Label and text of each number of a plan but its algorithm's own parameters, which stand in its JSON."""
     chosen, cost = planned.plan, planned.plan.cost
     rows = [
         ("algorithm", chosen.algorithm),
@@ -190,11 +191,6 @@ def plan_rows(planned: Plan, *, parameters: bool = True) -> list[tuple[str, str]
                 f"{sees if quality.visible <= 1 else 'too few users to see anything'}",
             )
         )
-    numbers = asdict(chosen.parameters)
-    if isinstance(chosen.parameters, PrintedParameters):  # its claim and conditions are remarks
-        remarked = {field.name for field in fields(PrintedParameters)}
-        numbers = {name: value for name, value in numbers.items() if name not in remarked}
-    rows += [row for row in _parameter_rows(numbers) if row not in rows and parameters]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
@@ -207,41 +203,12 @@ def doubted(doubts: Iterable[str]) -> Section:
     return Section(warnings=[f"Warning: {doubt}" for doubt in doubts])
 
 
-def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Nested parameters as flat rows; entries of a list are numbered from 1."""
-    if isinstance(parameters, dict):
-        return [row for key, value in parameters.items() for row in _parameter_rows(value, _joined(prefix, key))]
-    if isinstance(parameters, list | tuple) and any(isinstance(each, dict) for each in parameters):
-        numbered = enumerate(parameters, start=1)
-        return [row for number, value in numbered for row in _parameter_rows(value, f"{prefix} {number}")]
-    return [] if parameters is None else [(prefix, _rounded(parameters))]
-
-
-def _rounded(value: Any) -> str:
-    """A public number as people read it; every digit stands in the plan's JSON."""
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_rounded, value))})"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _joined(prefix: str, key: str) -> str:
-    words = key.replace("_", " ")
-    return f"{prefix}: {words}" if prefix else words
-
-
 def _candidate_row(each: Candidate, chosen: str) -> tuple[str, ...]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
     cost, trust = each.plan.cost, each.plan.guarantee.trust_model
     moved = f"{cost.rounds:,}", f"{cost.messages:,}", size(cost.bytes_up + cost.bytes_down)
-    return name, _risk(each) or "not predicted", trust, *moved
-
-
-def _risk(each: Candidate) -> str:
-    """What a candidate predicts; what is above the start's says that."""
-    if each.plan is not None and each.risk is not None and each.risk > start_risk(each.plan.problem):
-        return "more than the start's"
-    return risk_words(each.predicted, each.guess)
+    return name, risk_words(each.predicted, each.guess) or "not predicted", trust, *moved
 
 
 def console() -> Console:
@@ -261,18 +228,10 @@ def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]
     return [
         Section(
             note=[f"Guarantee: {summary.statement}"],
-            rows=_figures(summary),
+            rows=summary.rows(),
             tables=known.tables[:1],
             below=known.note,
             dense=True,
         ),
         Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
-
-
-def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
-    """Of a complete run: its method, and what is not in its promise."""
-    told, left = summary.rows(), {"algorithm", "privacy of one user"}
-    if any(label == RELEASED for label, _ in told):  # the plan's own bound stands behind `show --details`
-        left |= {"excess risk, predicted", "that is"}
-    return [("method", summary.algorithm), *(row for row in told if row[0] not in left)]

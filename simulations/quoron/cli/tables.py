@@ -28,7 +28,7 @@ from quoron.data.columns import TYPED, read
 from quoron.presets import presets
 from quoron.toml_text import assignment
 from quoron_client.data.formats import is_folder, is_table
-from quoron_privacy.errors import ConfigError, Infeasible, nearest
+from quoron_privacy.errors import ConfigError, nearest
 
 LISTS = ("presets", "algorithms")
 
@@ -106,7 +106,6 @@ SHARED: dict[str, Any] = {  # options that several commands have
     "settings": Settings,
     "population": Population,
 }
-Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 ZeroOut = Annotated[int | None, typer.Option(help="Hide who is there at all: so many users at most.")]
 AnyEngine = Annotated[
     str,
@@ -162,12 +161,6 @@ def opened(table: str, csv: list[str] | None) -> Any:
     return tables.opened(table, dialect(csv))
 
 
-def check_page(path: Path | None) -> None:
-    """ConfigError where no page could be written, before anything is charged."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
-
-
 def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
 
@@ -216,18 +209,12 @@ def train(
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron.engine.choice import inline_or_ray
-
-    where = inline_or_ray(engine)  # refused before a dry run, too
+    asked |= {"holdout": holdout, "engine": engine}
     if dry_run:
-        from quoron.api.training import plan_training
-
-        planned = plan_training(source, holdout=holdout, compare=as_json, **asked)
-        showing.show_dry_run(planned, as_json=as_json)
+        showing.show_dry_run(quoron.train(source, dry_run=True, **asked), as_json=as_json)
         return
     with doubts():
-        asked |= {"holdout": holdout, "progress": shows_progress(as_json=as_json)}
-        trained = quoron.train(source, engine=where, **asked)
+        trained = quoron.train(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(trained, as_json=as_json)
 
 
@@ -338,7 +325,9 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
     ] = 5,
-    engine: InlineOrRay = "inline",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="inline[:workers=N]", help="How many runs at once.")
+    ] = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -385,13 +374,7 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    try:
-        planned = quoron.plan(source, **asked, risk=risk)
-    except Infeasible as error:  # what would be feasible comes before the error
-        if error.advice is not None:
-            showing.show_advice(error.advice, str(error), as_json=as_json)
-        raise
-    showing.show(planned, as_json=as_json)
+    showing.show(quoron.plan(source, **asked, risk=risk), as_json=as_json)
 
 
 def show(
@@ -490,7 +473,6 @@ def stats(
         ),
     ] = None,
     zero_out: ZeroOut = None,
-    report: Page = None,
     as_json: Json = False,
     population: Population = None,
     csv: Csv = None,
@@ -500,21 +482,11 @@ def stats(
     All questions share one price, which is charged to the population's privacy budget before any value is read. A
     user weighs one, whatever it holds. Asking again costs again.
     """
-    check_page(report)
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out}
     asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
     asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
     found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
     showing.show(found, as_json=as_json)
-    _write(found, report)
-
-
-def _write(found: Any, page: Path | None) -> None:
-    """Write the page of what was released, where one is asked for."""
-    from quoron.reports.pages import write_release
-
-    if page is not None:
-        write_release(found, page)
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
@@ -538,18 +510,15 @@ def evaluate(
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
     zero_out: ZeroOut = None,
-    report: Page = None,
     as_json: Json = False,
     population: Population = None,
     csv: Csv = None,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
-    check_page(report)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out, "population": population}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given)
     showing.show(found, as_json=as_json)
-    _write(found, report)
 
 
 COMMANDS = (train, predict, evaluate, tune, stats, bounds, example, resume, show, plan, simulate, compare)

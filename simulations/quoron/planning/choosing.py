@@ -17,8 +17,7 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 
 Predicted risks are compared as the planners' models give them, all of one kind. The sentence states a bound that holds
 in nine of ten tables like those measured, or, where there is none, the guess by that name. The rule reads plans and
-what the registry says about an algorithm, never data. Plans that exceed the budget are none; where one that would
-be taken by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
+what the registry says about an algorithm, never data. Plans that exceed the budget are none.
 """
 
 import re
@@ -148,12 +147,11 @@ def automatic(
     *,
     trusted: bool = True,
     allowed: Allowance,
-    dearer: Candidate | None = None,
 ) -> tuple[RunPlan, str]:
     """Return the plan that the rule takes, and why in one sentence.
 
-    `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
-    its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
+    `candidates` have a plan only where it is feasible, within the budget and worth running. Raises Infeasible when no
+    candidate that the rule allows has one.
     """
     able = [each for each in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].trust_models)]
     if not able and not trusted:
@@ -169,9 +167,7 @@ def automatic(
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     untrusted = "the coordinator is not trusted with answers, which leaves trust models two-servers and local"
     trust = () if trusted else (untrusted,)
-    if dearer is not None and (dearer.algorithm != chosen.algorithm or _bound(dearer) < _bound(chosen)):
-        beside = (*beside, _price(dearer, chosen, allowed))
-    reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
+    reasons = "; ".join((*trust, *because, _facts(chosen), *beside))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
@@ -264,17 +260,6 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
     return ruled.predicted is not None and recommended.predicted <= ruled.predicted
 
 
-def _price(dearer: Candidate, chosen: Candidate, allowed: Allowance) -> str:
-    """Return the budget that a plan would need, and what it would leave."""
-    assert dearer.plan is not None
-    needed = [f"budget.{name}={total:.15g}" for name, total in allowed.budget.exceeded(dearer.plan).items()]
-    risk = risk_sentence(dearer.predicted, dearer.guess)
-    if dearer.algorithm == chosen.algorithm:
-        return f"with {' and '.join(needed)} it would leave an excess risk of {risk}"
-    leaves = f" and leave an excess risk of {risk}" if risk else ""
-    return f"with {' and '.join(needed)} {dearer.algorithm} would be taken{leaves}"
-
-
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:
     """Return whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
     if recommended.guess is None:
@@ -292,43 +277,20 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
     if recommended.guess is None or many is None:
         return f"nothing is predicted for {name}"
     return (
-        f"one pass cannot do as well here: by its model {name} leaves an excess risk of {recommended.guess:.2g}, "
-        f"{_times(recommended.guess, _risk(many))}this one's, and up to {WORTH:g} times would do"
+        f"one pass cannot do as well here: by its model {name} leaves an excess risk of {recommended.guess:.2g}, more "
+        f"than {WORTH:g} times this one's"
     )
 
 
-def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) -> str:
-    """Return what the plan asks of users, shows to others and predicts, beside the best of all considered."""
+def _facts(chosen: Candidate) -> str:
+    """Return what the plan asks of users, shows to others and predicts."""
     plan = chosen.plan
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
     often = "at most once" if plan.schedule.participations == 1 else f"about {asked:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
-    others = [each for each in allowed if each.plan]
-    beside = f", {_beside(chosen, others)}" if risk and len(others) > 1 else ""
-    predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
+    predicts = f"predicts an excess risk of {risk}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[plan.guarantee.trust_model]}, and {predicts}"
-
-
-def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:
-    """Return the chosen one's bound beside the best bound of all considered; a guess beside the best guess."""
-    kind, of = ("predicted", "") if chosen.predicted is not None else ("guess", " guess")
-    risks = [(risk, each) for each in allowed if each.plan and (risk := getattr(each, kind)) is not None]
-    least, best = min(risks, key=lambda found: found[0])
-    if best.algorithm == chosen.algorithm:
-        return f"the least{of} considered"
-    assert best.plan is not None
-    own = getattr(chosen, kind)
-    times = "about " if own < 1.05 * least else _times(own, least)
-    return f"{times}the best{of} considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
-
-
-def _times(larger: float, smaller: float) -> str:
-    """'2.7 times ', with a space behind, or nothing for what cannot be divided."""
-    if smaller <= 0:
-        return "against "
-    ratio = larger / smaller
-    return f"{ratio:.1f} times " if ratio < 10 else f"{ratio:,.0f} times "
 
 
 def _least(candidates: Iterable[Candidate]) -> Candidate:

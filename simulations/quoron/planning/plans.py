@@ -5,32 +5,31 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, SiloSection, TableSection, TwoServersSection
+from quoron.config import Config, SiloSection, TableSection, TwoServersSection
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.meaning import Meaning, meaning, unsure
-from quoron.results import Axes, Tabular, axes
+from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 from quoron_client.durable import locked
-from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
-from quoron_server.algorithms.search import NEAR, round_grid, settled, within_rounds
+from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
 from quoron_server.parameters import Kind, PrintedParameters
-from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
+from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json, sentence
@@ -38,7 +37,6 @@ from quoron_server.wording import plan_json, sentence
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron.planning.questions import Enough
     from quoron_server.runs import Account, Run
     from quoron_server.storage.ledger import Ledger
 
@@ -70,39 +68,18 @@ def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     """Return warnings for the submitter, before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
-    away, too_large = _away(plan, Silos(tuple(sizes)))
-    return (f"WARNING: {away}.",) if too_large else ()
+    return _away(plan, Silos(tuple(sizes)))
 
 
-def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
-    """Return what the largest silo's absence costs, and what knowing a person in two silos does."""
-    told = [f"A silo that is away is as many absent users: {_away(plan, silos)[0]}."]
-    promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
-    if worth is not None:
-        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.lack)  # is passed twice
-        twice = compose([own], promise.delta).epsilon
-        told.append(
-            f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "
-            f"then guaranteed at the same δ, where one known to one silo is guaranteed {promise.epsilon:g} "
-            "(docs/privacy/silos.md#si6)."
-        )
-    return tuple(told)
-
-
-def _away(plan: RunPlan, silos: Silos) -> tuple[str, bool]:
-    """Return what the minimum cohort makes of the largest silo's absence, and whether it cannot do without it."""
+def _away(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
+    """Return a warning where the minimum cohort cannot do without the largest silo."""
     persons, users, min_cohort = silos.largest, silos.users, plan.guarantee.min_cohort
-    number = silos.sizes.index(persons) + 1
-    who = f"silo {number}, the largest of {len(silos.sizes):,}, holds {persons:,} of {users:,} persons"
-    if min_cohort is None:
-        return f"{who}; no minimum cohort is declared, so the run goes on without it", False
-    spare = users - min_cohort.needed(users)
-    spared = f"{who}, and the minimum cohort of {min_cohort.share:g} spares {spare:,}"
-    if persons <= spare:
-        return spared, False
+    if min_cohort is None or persons <= (spare := users - min_cohort.needed(users)):
+        return ()
     return (
-        f"{spared}: the run ends without a model whenever that silo is away. Declare a lower one, or more silos",
-        True,
+        f"WARNING: silo {silos.sizes.index(persons) + 1}, the largest of {len(silos.sizes):,}, holds {persons:,} of "
+        f"{users:,} persons, and the minimum cohort of {min_cohort.share:g} spares {spare:,}: the run ends without a "
+        "model whenever that silo is away. Declare a lower one, or more silos.",
     )
 
 
@@ -203,12 +180,6 @@ class Plan(Tabular):
         """Return what the plan releases as a dp_accounting event; UsageError where dp_accounting has none for it."""
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
-    def beside(self, config: Config) -> "Plan":
-        """Return the same with what every algorithm of `config` would do, and the chosen one's own plan."""
-        own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
-        others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
-        return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
-
     @property
     def forecast(self) -> Meaning | None:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""
@@ -278,7 +249,7 @@ def choose(
     numbers = planned.plan.parameters
     own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
     said = (*unbearable(problem, taken), *own)
-    lost = () if silos is None else remarks(planned.plan, silos)
+    lost = () if silos is None else warnings(planned.plan, silos.sizes)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned
@@ -338,16 +309,14 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
             if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
-                dearer = _dearer(config, problem, some, allowed)
-                plan, choice = automatic(alone, algorithms, problem, allowed=allowed, dearer=dearer)
+                plan, choice = automatic(alone, algorithms, problem, allowed=allowed)
                 algorithms[plan.algorithm].verify(plan)
                 return Plan(plan, alone, choice=choice)
-    private = _private(config, algorithms)
-    candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
+    within = (_within_budget(info, config, problem) for info in _private(config, algorithms))
+    candidates = tuple(_worthwhile(each, problem) for each in within)
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    dearer = _dearer(config, problem, private, allowed)
-    plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed, dearer=dearer)
+    plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed)
     algorithms[plan.algorithm].verify(plan)
     return Plan(plan, candidates, choice=choice)
 
@@ -384,19 +353,6 @@ def _within_budget(info: Registered, config: Config, problem: Problem) -> Candid
     except BudgetExceeded as error:
         return Candidate(info.name, None, f"{info.name}: the budget is exceeded. {error}")
     raise AssertionError
-
-
-def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
-    """Return what a method's own rule would take, were it not for the budget, where that is exceeded."""
-    if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
-        return None
-    free, anything = config.but(budget=BudgetSection()), replace(allowed, budget=Budget())
-    for info in algorithms:
-        if info.choosing.rule is not None:
-            found = _worthwhile(_candidate(info, free, problem), problem)
-            if found.plan is not None and info.choosing.rule(found.plan, anything).taken:
-                return found if allowed.budget.exceeded(found.plan) else None
-    return None
 
 
 def _participation(config: Config) -> float:
@@ -551,6 +507,131 @@ def _estimated(
             f"budget.rounds={plan.cost.rounds}",
         )
     return plan if silos is None else in_silos(plan, silos)
+
+
+MOST_USERS = 10**10
+EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
+STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
+CLOSE = 1.04  # bisection ends when the ends are this factor apart
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Enough(Printed):
+    """What would do for a risk: with everything else as it is, so many users, or such an ε."""
+
+    risk: float  # predicted excess risk that is asked for
+    share: float  # of the bound on the start's excess risk
+    users: int | None  # the fewest, to two digits; None if no number up to MOST_USERS does
+    users_algorithm: str | None
+    users_guessed: bool  # whether no bound stands behind the answer, but a guess that nobody has measured
+    epsilon: float | None  # the least, to two digits; None if none up to 15 does
+    epsilon_algorithm: str | None
+    epsilon_guessed: bool
+
+    @property
+    def title(self) -> str:
+        """Return what it is."""
+        return "Required sample size"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
+        users, epsilon = f"no number up to {MOST_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
+        if self.users is not None:
+            users = f"{self.users:,} users would do{_by(self.users_algorithm, self.users_guessed)}"
+        if self.epsilon is not None:
+            epsilon = f"{self.epsilon:g} would do with these users{_by(self.epsilon_algorithm, self.epsilon_guessed)}"
+        risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's)"
+        return [("excess risk", risk), ("users", users), ("ε", epsilon)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as `enough`."""
+        return {"enough": asdict(self)}
+
+
+def _by(algorithm: str | None, guessed: bool) -> str:
+    return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
+
+
+def enough(config: Config, problem: Problem, risk: float) -> Enough:
+    """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
+
+    ConfigError unless risk > 0, and where nothing is predicted for the method.
+    """
+    if not (math.isfinite(risk) and risk > 0):
+        raise ConfigError(f"Expected a risk > 0, got {risk}.")
+
+    def candidate(users: float, epsilon: float) -> Candidate:
+        other, more = config.but(privacy={"epsilon": epsilon}), replace(problem, users=round(users))
+        try:
+            return Candidate("", choose(other, more, alternatives=False).plan)
+        except QuoronError as error:
+            return Candidate("", None, error)
+
+    def good(users: float, epsilon: float) -> RunPlan | None:
+        found = candidate(users, epsilon)
+        return found.plan if found.risk is not None and found.risk <= risk else None
+
+    n, own = problem.users, config.privacy.epsilon
+    here = (first := candidate(n, own)).plan
+    if here is not None and first.risk is None:
+        raise ConfigError(
+            f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
+            "Take another loss, or name another algorithm."
+        )
+    users, of_users, users_guessed = _answer(least(lambda users: good(users, own), n, 2, MOST_USERS))
+    epsilon, of_epsilon, epsilon_guessed = _answer(least(lambda epsilon: good(n, epsilon), own, *EPSILONS))
+    share, whole = risk / start_risk(problem), None if users is None else round(users)
+    return Enough(risk, share, whole, of_users, users_guessed, epsilon, of_epsilon, epsilon_guessed)
+
+
+def _answer(found: tuple[float, RunPlan] | None) -> tuple[float | None, str | None, bool]:
+    """Return a number, the algorithm that it is of, and whether that has no bound."""
+    return (
+        (None, None, False) if found is None else (found[0], found[1].algorithm, found[1].predicted_excess_risk is None)
+    )
+
+
+def least(
+    found: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
+) -> tuple[float, RunPlan] | None:
+    """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
+
+    To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
+    plans come and go, it is one of the places where they come.
+    """
+    good, plan, bad = start, found(start), start
+    if plan is None:
+        while plan is None:
+            bad, good = good, min(good * STRIDE, highest)
+            if bad >= highest:
+                return None
+            plan = found(good)
+    else:
+        while (at := found(bad := max(good / STRIDE, lowest))) is not None:
+            good, plan = bad, at
+            if good <= lowest:
+                return good, plan
+    while good / bad > CLOSE:
+        middle = math.sqrt(good * bad)
+        at = found(middle)
+        if at is None:
+            bad = middle
+        else:
+            good, plan = middle, at
+    rounded = min(two_digits(good), highest)
+    return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
+
+
+def wanted_risk(text: str, problem: Problem) -> float:
+    """A risk in the units of the loss, or as a share of the bound on the start's, such as `5%`; else ConfigError."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"Expected a risk such as 1e-4, or a share of the start's such as 5%, got {text!r}.")
+    return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
 S = TypeVar("S")

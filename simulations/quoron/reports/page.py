@@ -1,39 +1,34 @@
 """A result as a list of sections, and its HTML page: one file that loads nothing, in light and dark, and on paper.
 
-    Section(title="Rounds", rows=[("algorithm", "tracking-srgd")], pictures=[Picture("Risk", chart(...))])
+    Section(title="Rounds", rows=[("algorithm", "tracking-srgd")])
 
-`quoron.reports.terminal` prints the same sections. All texts are escaped here; only pictures are HTML already.
+`quoron.reports.terminal` prints the same sections. All texts are escaped here.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
-
-from quoron.reports.pictures import HUES
 
 _DARK = """--ink: #e8ebee; --soft: #b1bac4; --paper: #14171a; --card: #1d2227; --line: #38414a; --accent: #8cc0f2;
-  --tint: #1b2c3d; --mark: #f6c795; --mark-ground: #452a12; --light: 68%; color-scheme: dark;"""
+  --tint: #1b2c3d; --mark: #f6c795; --mark-ground: #452a12; color-scheme: dark;"""
 STYLE = f"""
 :root {{ --ink: #1d262f; --soft: #4f5b67; --paper: #f7f8f9; --card: #fff; --line: #dde2e7; --accent: #1f5d9c;
-  --tint: #e9f1f9; --mark: #84390c; --mark-ground: #fdeede; --light: 38%; color-scheme: light; }}
+  --tint: #e9f1f9; --mark: #84390c; --mark-ground: #fdeede; color-scheme: light; }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
 * {{ box-sizing: border-box; }}
 body {{ margin: 0 auto; max-width: 62rem; padding: 1.25rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; overflow-wrap: anywhere; }}
 h1 {{ margin: 0; font-size: 1.55rem; line-height: 1.25; }}
 h2 {{ margin: 0 0 .6rem; font-size: 1.15rem; }}
-h3 {{ margin: 0 0 .4rem; font-size: 1rem; }}
-p, ul, figure {{ margin: .5rem 0; }}
-.soft, figcaption, footer, caption {{ color: var(--soft); font-size: .88rem; }}
+p, ul {{ margin: .5rem 0; }}
+.soft, footer, caption {{ color: var(--soft); font-size: .88rem; }}
 section {{ margin: 1rem 0; padding: 1.1rem 1.25rem 1.2rem; background: var(--card); border: 1px solid var(--line);
   border-radius: 12px; }}
 blockquote {{ margin: .8rem 0; padding: .7rem 1rem; border-left: 4px solid var(--accent); background: var(--tint); }}
 .simulated {{ padding: .7rem 1rem; border-radius: 8px; background: var(--mark-ground); color: var(--mark); }}
 .badge {{ padding: 0 .55rem; border-radius: 1rem; background: var(--mark-ground); color: var(--mark);
   font-size: .75rem; font-weight: 600; white-space: nowrap; }}
-.beside {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1.25rem; }}
 .wide {{ overflow-x: auto; margin: .6rem 0; max-width: 100%; }}
 table {{ border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }}
 caption {{ text-align: left; padding-bottom: .3rem; }}
@@ -41,20 +36,11 @@ th, td {{ padding: .38rem 1rem .38rem 0; border-bottom: 1px solid var(--line); t
 thead th {{ color: var(--soft); font-weight: 600; }} tbody th {{ font-weight: 500; min-width: 7rem; }}
 .wide tbody th {{ max-width: 20rem; }} .wide td {{ white-space: nowrap; }}
 .facts {{ width: 100%; }} .facts th {{ width: 36%; color: var(--soft); }}
-pre {{ padding: .8rem; overflow: auto; max-height: 24rem; background: var(--paper); border: 1px solid var(--line);
-  border-radius: 8px; font-size: .82rem; }}
-svg {{ display: block; width: 100%; max-width: 27rem; height: auto; }}
-svg text {{ fill: var(--soft); font-size: 12px; unicode-bidi: isolate; }}
-.end {{ text-anchor: end; }} .mid {{ text-anchor: middle; }}
-.grid {{ stroke: var(--line); }} .shade {{ fill: var(--tint); }}
-{HUES}
-svg [class^="c"] {{ stroke: hsl(var(--hue) 62% var(--light)); stroke-width: 1.9; fill: none; }}
-svg .dot {{ fill: hsl(var(--hue) 62% var(--light)); }}
 @media print {{
   :root {{ --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --line: #bbb; --accent: #123a63;
-    --tint: #fff; --mark: #000; --mark-ground: #fff; --light: 32%; color-scheme: light; }}
+    --tint: #fff; --mark: #000; --mark-ground: #fff; color-scheme: light; }}
   body {{ max-width: none; padding: 0; font-size: 11pt; }} .badge {{ border: 1px solid #000; }}
-  .wide, pre {{ overflow: visible; max-height: none; white-space: pre-wrap; }} figure, tr {{ break-inside: avoid; }} }}
+  .wide {{ overflow: visible; white-space: pre-wrap; }} tr {{ break-inside: avoid; }} }}
 """
 # Nothing is loaded, no script is carried out, and nothing is sent: the browser sees to it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -69,14 +55,6 @@ FOOTER = (
     "Made by quoron. All that this page says of a table was released with noise within the guarantee, or is public: it "
     "may be shown to anybody."
 )
-
-
-class Picture(NamedTuple):
-    """An SVG of `quoron.reports.pictures` under its title, with what it means."""
-
-    title: str
-    drawn: str
-    below: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +76,8 @@ class Section:
     warnings: Sequence[str] = ()
     rows: Sequence[tuple[str, str]] = ()  # labels and their texts
     tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()  # of a page alone
     below: Sequence[str] = ()  # in small print
     statement: str = ""  # a privacy guarantee
-    source: str = ""  # text as it is in a file, of a page alone
     dense: bool = False  # on a terminal without lines around its rows
     detail: bool = False  # a terminal shows it only where details are asked for
 
@@ -133,7 +109,7 @@ def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool 
 
 
 def markdown(name: str, parts: Iterable[Section], *, lead: str) -> str:
-    """Return a model card in Markdown: the same without pictures and files."""
+    """Return a model card in Markdown: the same."""
     told = [f"# {_plain(name)}", _plain(lead)]
     for part in parts:
         tables = [Table("", ["", ""], part.rows), *part.tables] if part.rows else part.tables
@@ -168,14 +144,10 @@ def _section(part: Section) -> str:
         inner.append(f"<ul>{_each('li', part.warnings)}</ul>")
     if part.rows:
         inner.append(f'<table class="facts">{_body(part.rows)}</table>')
-    if part.pictures:
-        inner.append(f'<div class="beside">{"".join(map(_figure, part.pictures))}</div>')
     inner += [_table(listed) for listed in part.tables if listed.rows]
     inner += [f'<p class="soft">{text(words)}</p>' for words in part.below]
     if part.statement:
         inner.append(f"<blockquote><p>{text(part.statement)}</p></blockquote>")
-    if part.source:
-        inner.append(f'<pre tabindex="0">{text(part.source)}</pre>')
     head = f"<h2>{_marked(part.title)}</h2>" if part.title else ""
     return "\n".join(["<section>", head, *inner, "</section>\n"]) if inner else ""
 
@@ -198,11 +170,6 @@ def _body(rows: Iterable[Sequence[str]]) -> str:
 
 def _each(tag: str, texts: Iterable[str]) -> str:
     return "".join(f"<{tag}>{text(words)}</{tag}>" for words in texts)
-
-
-def _figure(picture: Picture) -> str:
-    below = f"<figcaption>{text(picture.below)}</figcaption>" if picture.below else ""
-    return f"<figure><h3>{_marked(picture.title)}</h3>{picture.drawn}{below}</figure>"
 
 
 def _marked(words: str) -> str:

@@ -1,7 +1,7 @@
-"""HTML pages of a data holder's run, of an evaluation, of statistics of a table, and of a simulation.
+"""What is shown of a data holder's run, of an evaluation, of statistics of a table, and of a simulation.
 
 Nothing on the page of a real run depends on private data but what it released. A simulation's page marks the figures
-that no real run could show. Nothing is drawn where there is nothing to see: a line that does not move is left out.
+that no real run could show.
 
 What (ε, δ) and μ mean for one person: how well the best test can tell whether data of theirs was what it is.
 
@@ -13,27 +13,23 @@ Bounds, none of them an estimate. Statement and proof: docs/privacy/gaussian.md#
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.evaluation.evaluation import Bin, Evaluation
+from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
-from quoron.reports.page import ONLY, Picture, Section, Table
-from quoron.reports.pictures import LOG, Axis, Line, bar, chart
+from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.summary import Choice, Summary
 from quoron.results import in_units, percent
-from quoron.run_folder import CARD, CHOICE, FRAME, RunFolder
+from quoron.run_folder import CARD, CHOICE, RunFolder
 from quoron_client.data.encoding import outcomes
-from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
     from quoron.model import Model
-    from quoron.planning.plans import RoundsCurve
     from quoron.releases.statistics import Statistics
     from quoron.training.result import TrainingSummary
     from quoron.training.rows import TrainedRows
@@ -109,7 +105,6 @@ def rounded_up(value: float) -> str:
     return f"{math.ceil(value / unit - 1e-9) * unit:,.6g}"
 
 
-Rows = Sequence[Mapping[str, Any]]
 FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what was learnt "
@@ -119,26 +114,15 @@ PLAIN = "docs/privacy/gaussian.md#odds"
 
 
 def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
-    """The promise in plain words with the best test's curve, and the formal sentence; `odds` None: no promise."""
+    """The promise in plain words, and the formal sentence; `odds` None: no promise."""
     if odds is None:
         return [Section(title="What is guaranteed", statement=statement)]
-    curve = [(100 * x, 100 * odds.found(x)) for x in (step / 200 for step in range(201))]
-    drawn = chart(
-        "Share of people found against share of people falsely accused",
-        [
-            Line("the best test that there can be, at most", curve),
-            Line("pointing at random", [(0, 0), (100, 100)], "dashed"),
-        ],
-        Axis("falsely accused, %", ends=(0.0, 100.0)),
-        Axis("found, %", ends=(0.0, 100.0)),
-    )
     exact = f", which this run keeps with μ = {odds.mu:.4g}" if odds.mu is not None else ""
     known = f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}."
     return [
         Section(
             title="What this means for one person",
             note=[*odds.words(adjacency), SPARE, known],
-            pictures=[Picture("Whom an attacker could find", drawn)],
             detail=True,
         ),
         Section(title="The formal guarantee", statement=f"{statement} What that means: {PLAIN}."),
@@ -161,23 +145,8 @@ def evaluation(found: Evaluation) -> list[Section]:
         Section(
             title="Do predicted chances come true?",
             tables=[Table("Observed against predicted", ["where the model says", "it was so for (95 %)"], bins)],
-            pictures=_calibration(found.calibration),
         ),
     ]
-
-
-def _calibration(bins: Sequence[Bin]) -> list[Picture]:
-    """Return what was predicted against what was so."""
-    if not bins:
-        return []
-    ends, title = (0.0, 100.0), "Observed against predicted chances"
-    points = [(100 * each.predicted, 100 * each.observed) for each in bins]
-    reach = [(100 * each.low, 100 * each.high) for each in bins]
-    lines = [
-        Line("observed, with 95 % intervals", points, "dots", reach),
-        Line("as predicted", [(0, 0), (100, 100)], "dashed"),
-    ]
-    return [Picture(title, chart(title, lines, Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends)))]
 
 
 def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
@@ -241,121 +210,9 @@ def _spans(model: "Model") -> list[Table]:
     spans = sorted((each for each in spans if each[1]), key=lambda each: -abs(each[1]))[:COLUMNS]
     if len(spans) < 2:
         return []
-    sizes = [abs(span) for _, span in spans]
-    rows = [[name, in_units(span), bar(abs(span), min(sizes), max(sizes))] for name, span in spans]
+    rows = [[name, in_units(span)] for name, span in spans]
     what = "score" if outcomes(model.encoding.label) else "prediction"
-    return [Table("The columns that move it most, over their whole range", ["column", f"{what} by", LOG], rows)]
-
-
-# Of the columns of rounds.parquet: a picture's title, what goes up, what it means, and each line's name.
-PICTURES = (
-    (
-        "Private radius by round",
-        "distance",
-        "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it.",
-        {"public.radius": "radius", "public.spread": "private estimate of the spread"},
-    ),
-    ("Users by round", "users", "", {"asked": "asked", "simulation.filtered": "filtered"}),
-    (
-        "Scores against the threshold",
-        "users that are close",
-        "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed.",
-        {f"simulation.score_{each}": each for each in ("min", "median", "max")} | {"simulation.threshold": "threshold"},
-    ),
-)
-
-
-def rounds(rows: Rows, summary: "Summary | None" = None) -> Section:
-    """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
-    pictures = [] if summary is None else _risk(summary, rows)
-    for title, up, below, names in PICTURES:
-        # Of a real run nothing that depends on private data may be shown, whatever there is.
-        known = {key: _column(rows, key) for key in names if summary is not None or not private(key)}
-        known = {key: points for key, points in known.items() if any(y for _, y in points)}
-        if _moves(*known.values()):
-            lines = [Line(names[key], points) for key, points in known.items()]
-            only = ONLY * any(map(private, known))
-            pictures.append(Picture(title + only, chart(title, lines, Axis("rounds"), Axis(up)), below))
-    return Section(title="The run, round by round", pictures=pictures)
-
-
-def private(column: str) -> bool:
-    """Return whether a column of rounds.parquet is a figure of private data."""
-    return column.startswith("simulation.")
-
-
-def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
-    return [(row["round"] + 1.0, float(row[key])) for row in rows if row.get(key) is not None]
-
-
-def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
-    """Return whether any of these changes, by a thousandth at least."""
-    return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
-
-
-def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
-    """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
-    risks = _column(rows, "simulation.excess_risk")
-    if summary.excess_risk_initial is not None and risks:
-        risks = [(0.0, summary.excess_risk_initial), *risks]
-    if not _moves(risks):
-        return []
-    lines, across = [Line("excess risk of the current model", risks)], (risks[0][0], risks[-1][0])
-    name, bound = "predicted: at most, in nine of ten tables like those measured", summary.predicted_excess_risk
-    bound = bound and bound + summary.held_back
-    if bound is None:
-        name, bound = "a guess that nobody has measured", summary.guessed_excess_risk
-    if bound:
-        lines.append(Line(name, [(x, bound) for x in across], "dashed"))
-    if summary.excess_risk:
-        lines.append(Line("of the model that is released", [(across[1], summary.excess_risk)], "dots"))
-    return lines
-
-
-def _risk(summary: "Summary", rows: Rows) -> list[Picture]:
-    if not (lines := risk_lines(summary, rows)):
-        return []
-    title, log = "Excess risk by round", all(y > 0 for line in lines for _, y in line.points)
-    below = "Loss of the current model above the best model without privacy, on the population."
-    return [Picture(title + ONLY, chart(title, lines, Axis("rounds"), Axis("excess risk", log=log)), below)]
-
-
-def making(folder: RunFolder, rows: Sequence[tuple[str, str]], *, real: bool) -> list[Section]:
-    """Return how the run was made, and how to make it again: the command, and the configuration that it went by."""
-    try:
-        source = (folder.path / "config.toml").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        source = ""
-    name = "tune" if folder.is_search else "train" if real else "simulate"
-    again = (
-        f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in source else f"quoron {name} {folder.path.name}/config.toml"
-    )
-    command = ("made again by", f"{again} (which draws new noise)" if real else again)
-    return [Section(title="How it was made", rows=[*rows, command]), Section(title="Configuration", source=source)]
-
-
-def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
-    """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
-    risks, rows = [risk for _, risk in curve.points], []
-    for rounds, risk in curve.points:
-        words = {"chosen": rounds == chosen, "least": rounds == curve.best, "fewest within 5 %": rounds == curve.enough}
-        marks = ", ".join(word for word, holds in words.items() if holds)
-        rows.append([f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks])
-    heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", LOG, ""]
-    title = f"How many rounds {name} needs"
-    return Section(title=title, tables=[Table(title, heads, rows)])
-
-
-def write_release(found: "Evaluation | Statistics", path: str | Path) -> Path:
-    """Write the page of an evaluation or of statistics, one file that loads nothing, and return its path."""
-    made = page.document(
-        "How good a model is" if isinstance(found, Evaluation) else "Statistics of a table",
-        release_sections(found),
-        lead="Figures with noise that protects everybody in the table, each with a 95 % interval.",
-        simulated=found.statement.startswith("SIMULATED"),
-    )
-    replace_whole(Path(path), made.encode("utf-8"), mode=0o644)
-    return Path(path)
+    return [Table("The columns that move it most, over their whole range", ["column", f"{what} by"], rows)]
 
 
 def release_sections(found: "Evaluation | Statistics") -> list[Section]:
@@ -385,18 +242,14 @@ def _answers(found: "Statistics") -> Section:
     return Section(title="What was asked", tables=listed)
 
 
-def write_simulation(
-    folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Write report.html; `rows` are those of rounds.parquet."""
-    parts, lead = simulation_sections(folder, summary, model, rows), f"A simulation of {summary.algorithm}."
+def write_simulation(folder: RunFolder, summary: Summary, model: "Model | None") -> None:
+    """Write report.html."""
+    parts, lead = simulation_sections(summary, model), f"A simulation of {summary.algorithm}."
     made = page.document(folder.path.resolve().name, parts, lead=lead, simulated=True)
     folder.write_text("report.html", made)
 
 
-def simulation_sections(
-    folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]] = ()
-) -> list[Section]:
+def simulation_sections(summary: Summary, model: "Model | None") -> list[Section]:
     """Return the sections of a simulation's report."""
     odds = None if summary.epsilon is None else Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     why = [] if summary.choice is None else [("why this method", summary.choice)]
@@ -405,8 +258,7 @@ def simulation_sections(
         Section(title=f"How good the model is{ONLY}", rows=summary.quality()),
         coefficients(model),
         *privacy(summary.statement, summary.adjacency, odds),
-        rounds(rows, summary),
-        *making(folder, [*summary.method(), *why, *summary.costs()], real=False),
+        Section(title="How it was made", rows=[*summary.method(), *why, *summary.costs()]),
     ]
 
 
@@ -418,13 +270,11 @@ SECRET_TRIALS = (
 )
 
 
-def write_training(
-    folder: RunFolder, summary: "TrainingSummary", model: "Model", rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Write report.html and the model card; `rows` are those of rounds.parquet."""
+def write_training(folder: RunFolder, summary: "TrainingSummary", model: "Model") -> None:
+    """Write report.html and the model card."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
-    parts, name = training_sections(folder, summary, model, rows), folder.path.resolve().name
+    parts, name = training_sections(folder, summary, model), folder.path.resolve().name
     folder.write_text(CARD, page.markdown(name, parts, lead=lead))
     folder.write_text("report.html", page.document(name, parts, lead=lead))
 
@@ -457,11 +307,7 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
 
 
 def training_sections(
-    folder: RunFolder,
-    summary: "TrainingSummary",
-    model: "Model",
-    rows: Sequence[Mapping[str, Any]] = (),
-    most: int | None = FEATURES,
+    folder: RunFolder, summary: "TrainingSummary", model: "Model", most: int | None = FEATURES
 ) -> list[Section]:
     """Return a run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
@@ -482,8 +328,7 @@ def training_sections(
             rows=[] if quality is None else quality.table(),
         ),
         Section(title="What was estimated of the table", tables=[Table("Facts with noise", heads, estimates)]),
-        rounds(rows),
-        *making(folder, _made(summary, model), real=True),
+        Section(title="How it was made", rows=_made(summary, model)),
     ]
 
 

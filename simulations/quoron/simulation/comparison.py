@@ -4,8 +4,6 @@
 | ------------------ | ---------------------------------------------------------------------------- |
 | comparison.json    | what is compared                                                             |
 | runs/NAME/         | one run folder for each run, by the fingerprint of all that decides its bits  |
-| runs.csv           | one row a run, and one for each cell that is infeasible                       |
-| cells.csv          | one row a cell: mean excess risk with its interval, costs, or why there is none |
 | report.html        | all of it for people, one self-contained page                                 |
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
@@ -19,9 +17,7 @@ bit-identically. Excess risks are over the infimum over all models, so they mean
 [('recentred-sgd', (('privacy.epsilon', 1),)), ('recentred-sgd', (('privacy.epsilon', 4),))]
 """
 
-import csv
 import hashlib
-import io
 import json
 import math
 import pickle
@@ -42,7 +38,7 @@ from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.data import Population
-from quoron.engine.choice import INLINE, Inline, Ray, shared
+from quoron.engine.choice import INLINE, Inline
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
@@ -50,8 +46,7 @@ from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE, Prepared
 from quoron.reports import page as parts
 from quoron.reports.page import ONLY, Section, Table
-from quoron.reports.pictures import LOG, bar
-from quoron.reports.summary import NOTICED, Summary
+from quoron.reports.summary import Summary
 from quoron.results import Axes, Tabular, axes, restored, short, size
 from quoron.run_folder import RunFolder, write
 from quoron.simulation import run as runs
@@ -315,20 +310,18 @@ class Job:
 
 
 def run_jobs(
-    jobs: Sequence[Job], base: Path, *, engine: Inline | Ray, watcher: "Display"
+    jobs: Sequence[Job], base: Path, *, engine: Inline, watcher: "Display"
 ) -> dict[Job, tuple[End, str | None]]:
     """Return what became of each job; relative paths are relative to `base`.
 
     When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
     what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
-    With Ray there is one run at a time, whose users its workers share.
     """
     watcher.planned(len(jobs))
     if not jobs:
         return {}
-    count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
+    count = min(engine.workers or processors(), len(jobs))
     workers = Workers(max(1, processors() // count))
-    own = INLINE if isinstance(engine, Inline) else engine
     waiting, lock = deque(jobs), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
 
@@ -338,7 +331,7 @@ def run_jobs(
 
     def drive() -> None:
         """One worker's life."""
-        with workers.start(pickle.dumps(Work(base.resolve(), own))) as process:
+        with workers.start(pickle.dumps(Work(base.resolve()))) as process:
             while True:
                 with lock:
                     while waiting and waiting[0].cell in refused:
@@ -420,11 +413,10 @@ def stored_request(folder: Path) -> Request:
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
-def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline | Ray = INLINE) -> Comparison:
+def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline = INLINE) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
     A table's relative path is relative to `folder`. A run that fails is reported, and tried again by the next call.
-    With Ray there is one run at a time, whose users its workers share.
     """
     setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
@@ -436,7 +428,8 @@ def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inl
             write(job.folder / REFUSED, f"{why}\n".encode())
     failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
     comparison = _collected(request, folder, jobs, failures)
-    write_results(comparison)
+    page = comparison_page(comparison.cells, request, name=folder.resolve().name)
+    write(folder / "report.html", page.encode())
     return comparison
 
 
@@ -447,26 +440,6 @@ def stored(folder: Path) -> Comparison:
     if _missing(jobs):
         raise RunError(f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`.")
     return _collected(request, folder, jobs, {})
-
-
-def write_results(comparison: Comparison) -> None:
-    """The tables and the page, each complete or not at all."""
-    folder = comparison.directory
-    for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
-        write(folder / f"{name}.csv", _csv(rows))
-    page = comparison_page(comparison.cells, comparison.request, name=folder.resolve().name)
-    write(folder / "report.html", page.encode())
-
-
-def _csv(rows: Rows) -> bytes:
-    """One column for each key; what a row does not have is empty, and lists are written as JSON."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
-    table.writeheader()
-    for row in rows:
-        nested = {key: json.dumps(value) for key, value in row.items() if isinstance(value, list | tuple | dict)}
-        table.writerow({**row, **nested})
-    return text.getvalue().encode()
 
 
 def _jobs(request: Request, folder: Path) -> list[Job]:
@@ -532,7 +505,7 @@ def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]
         made.append(
             Section(
                 title=(setting or "All cells") + ONLY,
-                note=[words for words in (best_words(rows), held_words(rows)) if words],
+                note=[best_words(rows)],
                 tables=[_cells_table(done)],
                 warnings=why_not(rows),
             )
@@ -567,24 +540,6 @@ def best_words(rows: Sequence[Row]) -> str:
     return f"{said} and {', '.join(near)}.{less}"
 
 
-def held_words(rows: Sequence[Row]) -> str:
-    """Return which cells' models a domain holds back, and what of their excess risk that is; nothing where none is.
-
-    >>> held_words([{"algorithm": "a", "taken": "a", "excess_risk": 1.0, "held_back": 0.5}])
-    'Held back by the bound of their domain: a (0.5 of its 1). A larger domain.radius costs these methods noise.'
-    """
-    held = [
-        f"{algorithm(row)} ({row['held_back']:.2g} of its {row['excess_risk']:.2g})"
-        for row in rows
-        if row.get("excess_risk") is not None and (row.get("held_back") or 0.0) > NOTICED * row["excess_risk"]
-    ]
-    if not held:
-        return ""
-    return (
-        f"Held back by the bound of their domain: {', '.join(held)}. A larger domain.radius costs these methods noise."
-    )
-
-
 def why_not(rows: Sequence[Row]) -> list[str]:
     """One line for each reason why cells have no result, with the algorithms that it rules out."""
     refused = [Candidate(row["algorithm"], None, row["infeasible"]) for row in rows if row.get("infeasible")]
@@ -600,17 +555,14 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     """Return every cell; a terminal shows what it is ranked by and what it costs."""
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
     heads = ["algorithm", "excess risk", "95 % interval"]
-    heads += [LOG, "predicted at most", "rounds", "messages", "item gradients", "up"]
+    heads += ["predicted at most", "rounds", "messages", "item gradients", "up"]
     brief = len(heads)
     heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
-    risks = [row["excess_risk"] for row in rows if row["excess_risk"] > 0]
     lines = []
     for rank, row in enumerate(rows, start=1):
-        risk = row["excess_risk"]
-        cells = [algorithm(row), f"{risk:.2g}"]
+        cells = [algorithm(row), f"{row['excess_risk']:.2g}"]
         cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
-        cells += [bar(risk, min(risks), max(risks), width=24) if risk > 0 else ""]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk"))]
         cells += [f"{row['rounds']:,.4g}", f"{row['messages']:,.10g}"]
         cells += [short(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
@@ -626,7 +578,6 @@ class Work:
     """Carries runs out, and keeps the last users and plan: the next run often has the same."""
 
     base: Path  # that relative paths are relative to
-    engine: Inline | Ray
     last: Prepared[Setup] | None = None
 
     def __call__(self, run: tuple[Config, Path]) -> tuple[End, str | None]:
@@ -640,8 +591,8 @@ class Work:
             return "refused", str(error)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with shared(prepared, self.engine) as given:
-                runs.carry_out(given, RunFolder(folder), report=False)
+            scene = prepared.scene.remembering(prepared.planned.plan)
+            runs.carry_out(replace(prepared, scene=scene), RunFolder(folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None

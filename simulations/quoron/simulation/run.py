@@ -17,6 +17,7 @@ from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning
+from quoron.planning.choosing import LIKELY
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Summary
 from quoron.results import Axes, Run, axes, restored
@@ -36,10 +37,9 @@ if TYPE_CHECKING:  # planning needs neither
     from quoron_server.storage.ledger import Ledger
 
 
-simulated = OnFirstUse("quoron.reports.pages")
+pages = OnFirstUse("quoron.reports.pages")
 RESIDENT = 1 if sys.platform == "darwin" else 1024  # bytes of what a system counts a process's memory in
 COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
-STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
     "method is Gaussian as a whole: this plan does not."
@@ -64,12 +64,18 @@ class SimulatedRun(Run[Any]):
         return self.summary.rows()
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Return matplotlib Axes with excess risk by round. ConfigError where it does not change or is unknown."""
-        if not (lines := simulated.risk_lines(self.summary, self.records())):
-            raise ConfigError("Expected a run whose excess risk changes from round to round to plot, got another.")
+        """Return matplotlib Axes with excess risk by round. ConfigError where it was not measured."""
+        key, summary = "simulation.excess_risk", self.summary
+        risks = [(row["round"] + 1, row[key]) for row in self.records() if row.get(key) is not None]
+        if not risks:
+            raise ConfigError("Expected a run whose excess risk is measured in every round to plot, got another.")
         found = axes(ax, xlabel="rounds", ylabel="excess risk")
-        for line in lines:
-            found.plot(*zip(*line.points, strict=True), STYLES[line.kind], label=line.name)
+        found.plot(*zip((0, summary.excess_risk_initial), *risks, strict=True), label="current model")
+        found.plot([risks[-1][0]], [float(summary.excess_risk or 0.0)], "o", label="released model")
+        bound = summary.predicted_excess_risk
+        if (predicted := summary.guessed_excess_risk if bound is None else bound + summary.held_back) is not None:
+            name = "a guess that nobody has measured" if bound is None else f"predicted: at most, {LIKELY}"
+            found.axhline(predicted, linestyle="--", label=name)
         found.legend()
         return found
 
@@ -144,7 +150,7 @@ def _written(
         folder.write_text(MODEL, released.as_text())
     folder.write_json("summary.json", summary.as_json())
     if report:
-        simulated.write_simulation(folder, summary, released, rows)
+        pages.write_simulation(folder, summary, released)
     return _run(prepared, folder, summary, model, released)
 
 

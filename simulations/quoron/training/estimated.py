@@ -13,7 +13,7 @@ Which columns, which method and which numbers come afterwards depend on what was
 not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, hypot, isnan
 from pathlib import Path
@@ -55,7 +55,6 @@ from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import with_estimates
 from quoron_server.parameters import Assumption
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -516,21 +515,6 @@ def _rate_pays(config: Config, asked: Wanted, users: int) -> bool:
     assert isinstance(table, TableSection)
     alone = replace(asked, features=(), items=None)
     return table.columns.curves > 1 and plan_estimates(config, alone, trained).share <= DEAREST_RATE
-
-
-def narrowest(config: Config, base: Path, frame: Any) -> tuple[Problem, Callable[[Config, Problem], RunPlan]]:
-    """Return the problem if every column of text has one category, and what plans such a one for any users and ε.
-
-    Raises what `hold` raises, and planning what `choose` raises.
-    """
-    section = check_section(config)
-    source = source_of(section, base, frame)
-    asked, users = wanted(config, base, source, frame), slots(config, _whose(section, base, source, frame)[0])
-
-    def plan(config: Config, problem: Problem) -> RunPlan:
-        return _of_width(config, asked, problem.users, plan_estimates(config, asked, problem.users), 1)[0].plan
-
-    return _public(_guessed(config, asked, 1), users)[0], plan
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:

@@ -211,7 +211,7 @@ def write(
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
-    pages.write_training(folder, summary, model, rows)
+    pages.write_training(folder, summary, model)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 

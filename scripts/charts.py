@@ -1,4 +1,4 @@
-"""Pictures as SVG: lines on two axes. Functions of numbers, in the page's own colours.
+"""Pictures of the documentation as SVG: lines on two axes, and several of them as one file.
 
 >>> chart("Risk", [Line("risk", [(1, 0.5), (2, 0.25)])], Axis("rounds"), Axis("risk")).count("<polyline")
 1
@@ -19,9 +19,12 @@ Scale = Callable[[float], float]
 
 WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a line of text in it
 LETTER = 7.6  # width of a letter, about
-LOG, EIGHTHS = "on a log scale", " ▏▎▍▌▋▊▉"  # above bars that are drawn with letters
 COLOURS = 12  # then they begin again, dashed
 HUES = "".join(f".c{place}{{--hue:{(210 + 137.5 * place) % 360:.0f}}}" for place in range(COLOURS))
+
+ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
+.mid{text-anchor:middle}.grid{stroke:#dde2e7}[class^=c]{fill:none;stroke-width:1.8;stroke:hsl(var(--hue) 62% 38%)}
+.dot{fill:hsl(var(--hue) 62% 38%)}{hues}</style>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +73,6 @@ def chart(title: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
         legend, height = _legend(lines, margin, HEIGHT + 8)
         drawn.append(legend)
     return _svg(title, "\n".join(drawn), height)
-
-
-def bar(value: float, least: float, most: float, width: int = 36) -> str:
-    """Return a bar of blocks between one character (`least`) and `width` characters (`most`), logarithmic.
-
-    >>> bar(1.0, 1.0, 100.0, 5), bar(10.0, 1.0, 100.0, 5), bar(100.0, 1.0, 100.0, 5)
-    ('█', '███', '█████')
-    """
-    share = math.log(value / least) / math.log(most / least) if 0 < least < value else 0.0
-    eighths = round(8 * (1 + (width - 1) * share))
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
 def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> str:
@@ -175,3 +167,23 @@ def _ticks(low: float, high: float, *, log: bool) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * each for each in (1, 2, 5, 10) if unit * each >= rough * 0.999)
     return [step * place for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def alone(charts: Sequence[str], columns: int = 2) -> bytes:
+    """Charts side by side as one file that looks the same wherever it is shown, on a white ground."""
+    heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for text in charts]
+    tops = [8.0]
+    for first in range(0, len(charts), columns):
+        tops.append(tops[-1] + max(heights[first : first + columns]) + 24)
+    inner = "\n".join(
+        text.replace(
+            "<svg ",
+            f'<svg x="{10 + (WIDTH + 20) * (place % columns)}" y="{tops[place // columns]:g}" width="{WIDTH}" '
+            f'height="{heights[place]:g}" ',
+            1,
+        )
+        for place, text in enumerate(charts)
+    )
+    wide = (WIDTH + 20) * min(columns, max(len(charts), 1))
+    size = f'viewBox="0 0 {wide} {tops[-1]:g}" width="{wide * 1.25:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
