@@ -377,6 +377,15 @@ class Model(Printed):
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
         return (short if json.loads(short) == plain else text) + "\n"  # a name may hold brackets itself
 
+    def as_python(self) -> str:
+        """Return the text of a module with `predict(row)` that needs nothing but Python, see `quoron.plain_python`.
+
+        UsageError for rows divided by their length, dates and hashed columns.
+        """
+        from quoron.plain_python import as_python  # rarely needed
+
+        return as_python(self)
+
     def save(self, path: str | Path) -> None:
         """Write the file, complete or not at all. RunError if it cannot be."""
         if not isinstance(path, str | Path):
