@@ -3,11 +3,11 @@
     spend(question)      before the question leaves: these users have now participated
     commit(state, ...)   the new state with every release and its noise, before anyone sees it; spends the next question
 
-Both are durable before the next step starts (a simulation's: `relax`). After a crash at any point, `resume_point` gives
-the last committed state, and the round after it is asked again only as the identical question (same digest): the same
-participation of the same users. Where secret coins choose whom a round asks (`Question.drawn`) what every user is asked
-is the same; the coins are new, and so is all noise. Every row has a digest of what it says, checked whenever it is
-read.
+Both are durable before the next step starts (a simulation's: `relax`); rounds that nobody sees may be `unseen` in the
+commit of a later one. After a crash at any point, `resume_point` gives the last committed state, and the round after it
+is asked again only as the identical question (same digest): the same participation of the same users. Where secret
+coins choose whom a round asks (`Question.drawn`) what every user is asked is the same; the coins are new, and so is all
+noise. Every row has a digest of what it says, checked whenever it is read.
 
 What a power loss can and cannot take: docs/durability.md.
 """
