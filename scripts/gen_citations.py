@@ -13,7 +13,7 @@ import written
 
 from quoron import __version__
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import REFUSED, Source
+from quoron_server.algorithms.references import Source
 
 ROOT = Path(__file__).parent.parent
 CITATION, PAGE = ROOT / "CITATION.cff", ROOT / "docs" / "papers" / "README.md"
@@ -52,13 +52,13 @@ def bibliography() -> str:
     """The bibliography with this version of quoron, and which of its papers an algorithm comes from."""
     by_hand, _, _ = BIBLIOGRAPHY.read_text(encoding="utf-8").partition(ALGORITHMS_OF)
     by_hand = re.sub(r"\{Version [^}]*\}", f"{{Version {__version__}}}", by_hand, count=1)
-    named = [f"% {name}: {', '.join(source.key for source in sources(name))}\n" for name in (*ALGORITHMS, *REFUSED)]
+    named = [f"% {name}: {', '.join(source.key for source in sources(name))}\n" for name in ALGORITHMS]
     return "\n".join([f"{by_hand}{ALGORITHMS_OF}", *named])
 
 
 def sources(name: str) -> tuple[Source, ...]:
     """The papers that an algorithm comes from."""
-    return (REFUSED[name].source,) if name in REFUSED else ALGORITHMS[name].origin.sources
+    return ALGORITHMS[name].origin.sources
 
 
 def entries() -> dict[str, Entry]:

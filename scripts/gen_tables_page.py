@@ -21,7 +21,6 @@ from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import REFUSED, deletions, subsets
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -87,7 +86,7 @@ TABLES = (
             Row(
                 "Ghazi et al. (2023)",
                 r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon^{2.5}})$; super-polynomial",
-                "ghazi-2023",
+                "",
             ),
             Row(
                 "Asi and Liu (2024)",
@@ -155,9 +154,6 @@ def public_problem(users: int, row: Row) -> Problem:
 
 def figure(row: Row, users: int) -> str:
     """One cell: a predicted risk and the rounds, or what it would take."""
-    if row.name in REFUSED:
-        digits = subsets(users, deletions(EPSILON, DELTA))
-        return f"refused: 10^{digits:.1f} subsets"
     if not row.there:
         return "—"
     info = ALGORITHMS[row.name]
@@ -211,7 +207,7 @@ def page(figures: Mapping[str, tuple[str, ...]]) -> str:
         lines = [f"\n### {table.title}\n\n{table.source}\n", _line(heads), _line(["---"] * len(heads))]
         for row in table.rows:
             again = ("as above", *[""] * (len(USERS) - 1))
-            cells = again if key(row) in above else figures.get(key(row), ("—",) * len(USERS))
+            cells = again if row.name and key(row) in above else figures.get(key(row), ("—",) * len(USERS))
             above.add(key(row))
             lines.append(_line([row.cited, row.claimed, row.label, *cells]))
         parts.append("\n".join(lines) + "\n")

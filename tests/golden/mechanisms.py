@@ -31,7 +31,6 @@ from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
-from quoron_server.algorithms import references
 
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
@@ -343,9 +342,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
             [mean(_drawn().normal(size=(users, 3)), trim) for users, trim in ((60, 9), (60, 29), (61, 30))]
             for mean in (coordinate_median.trimmed_mean, partial(coordinate_median.debiased_mean, radius=0.5))
         ],
-    ],
-    "what nobody can run": lambda: [
-        [references.subsets(users, references.deletions(e, 1e-6)) for e in EPSILONS] for users in (9, 20_000)
     ],
     "samplers": _drawn_noise,
     "bits of sums": lambda: [sum_bits(*sizes) for sizes in ((1, 1), (60, 1), (300, 300), (10**6, 10**9))],

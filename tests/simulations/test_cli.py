@@ -23,7 +23,6 @@ from quoron.reports import terminal as progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
@@ -111,14 +110,6 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
         del whole[noisy], cut[noisy]
     assert whole == cut
     assert (place / "whole" / "model.npz").read_bytes() == (place / "cut" / "model.npz").read_bytes()
-
-
-def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
-    assert code == 2
-    assert "Infeasible: ghazi-2023" in printed
-    assert "deleted of n=2,000 users, 10^" in printed
-    assert "Feasible here: " in printed
 
 
 def test_every_command_stands_under_what_people_come_for() -> None:
@@ -257,9 +248,6 @@ def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys
         assert len(said) < 500
 
 
-NAMES = (*ALGORITHMS, *REFUSED)
-
-
 def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
     assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
     assert generator.BIBLIOGRAPHY.read_text(encoding="utf-8") == generator.bibliography()
@@ -267,7 +255,7 @@ def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> No
 
 
 def test_sources_of_algorithms_are_the_papers_of_the_bibliography_as_it_cites_them() -> None:
-    sources = {source.key: source.short for name in NAMES for source in generator.sources(name)}
+    sources = {source.key: source.short for name in ALGORITHMS for source in generator.sources(name)}
     assert sources == {key: generator.short(entry) for key, entry in generator.entries().items()}
 
 
@@ -424,7 +412,7 @@ def test_a_run_that_is_not_complete_is_not_shown_and_says_how_to_complete_it(
 
 
 def test_lists_are_shown_and_another_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    for thing, names in (("presets", {each.name for each in presets()}), ("algorithms", {*ALGORITHMS, *REFUSED})):
+    for thing, names in (("presets", {each.name for each in presets()}), ("algorithms", set(ALGORITHMS))):
         assert invoke(["show", thing]) == 0
         assert all(name in capsys.readouterr().out for name in list(names)[:1])
         assert invoke(["show", thing, "--json"]) == 0

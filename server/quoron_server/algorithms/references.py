@@ -1,4 +1,4 @@
-"""The papers that algorithms come from, once each, and rows of their tables that nobody can run, with the reason.
+"""The papers that algorithms come from, once each.
 
     >>> origin = repaired(GHAZI_2026.at("Algorithms 1 and 2"))
     >>> print(origin)
@@ -7,15 +7,8 @@
 For `quoron show algorithms`. What else is to be said of a paper stands in docs/papers/references.bib.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
-
-from quoron_privacy.errors import Infeasible
-from quoron_server.plan import Privacy, TrustModel
-from quoron_server.problem import Problem
 
 # theirs: the published steps in their order; sizes, averages and noise are the plan's, and a user may stand where the
 # paper has an example. repaired: a published step is changed because a proof needs it. ours: no paper prints these
@@ -81,7 +74,6 @@ ASI_LIU_2024 = Source("asi2024user", "Asi & Liu (2024)")
 CHOQUETTE_CHOO_2023 = Source("choquettechoo2023multi", "Choquette-Choo, McMahan, Rush & Thakurta (2023)")
 DWORK_2014 = Source("dwork2014analyze", "Dwork, Talwar, Thakurta & Zhang (2014)")
 FELDMAN_2020 = Source("feldman2020private", "Feldman, Koren & Talwar (2020)")
-GHAZI_2023 = Source("ghazi2023user", "Ghazi et al. (2023)")
 KAIROUZ_2021 = Source("kairouz2021practical", "Kairouz et al. (2021)")
 LEVY_2021 = Source("levy2021learning", "Levy et al. (2021)")
 MCMAHAN_2018 = Source("mcmahan2018learning", "McMahan, Ramage, Talwar & Zhang (2018)")
@@ -89,62 +81,3 @@ POLYAK_1992 = Source("polyak1992acceleration", "Polyak & Juditsky (1992)")
 WANG_2018 = Source("wang2018revisiting", "Wang (2018)")
 WANG_2019 = Source("wang2019subsampled", "Wang, Balle & Kasiviswanathan (2019)")
 ZHANG_ONLINE_2022 = Source("zhang2022online", "Zhang, Tran & Cutkosky (2022)")
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """One line of `quoron show algorithms` that has no plan."""
-
-    name: str
-    summary: str
-    source: Source
-    trust_model: TrustModel
-    theorem: str  # the page that says why
-
-    @property
-    def paper(self) -> str:
-        """The paper that describes it."""
-        return str(self.source)
-
-    def refuse(self, problem: Problem, privacy: Privacy) -> Infeasible:
-        """Return why there is no plan here, with the count."""
-        kappa = deletions(privacy.epsilon, privacy.delta)
-        digits = subsets(problem.users, kappa)
-        return Infeasible(
-            self.name,
-            f"its search for a stable set minimises over all subsets, {kappa} deleted of n={problem.users:,} users, "
-            f"10^{digits:.1f} of them",
-            "a shortcut for general convex losses; we know of none",
-        )
-
-
-def deletions(epsilon: float, delta: float) -> int:
-    """κ = 1 + ⌈ln(1/δ)/ε⌉: how far from stable a noisy test must be able to tell sets, with chance 1 - δ."""
-    return 1 + math.ceil(math.log(1 / delta) / epsilon)
-
-
-def subsets(users: int, deleted: int) -> float:
-    """log10 of the number of ways to delete `deleted` of `users`; 0 where there are not as many.
-
-    Ghazi et al. (2023) look for a stable set of users: a subset of which, after up to κ deletions, the empirical
-    minimiser moves little under all further deletions of order κ; it is then released with noise. For general convex
-    losses we know no search but to minimise over every subset. This counts *that search*; it does not prove that there
-    is no other.
-
-        >>> round(subsets(100_000, deletions(1.0, 1e-6)), 1)  # decimal digits
-        62.9
-    """
-    if deleted >= users:
-        return 0.0
-    ways = math.lgamma(users + 1) - math.lgamma(deleted + 1) - math.lgamma(users - deleted + 1)
-    return ways / math.log(10)
-
-
-STABLE_SETS = Refused(
-    name="ghazi-2023",
-    summary="Search for a stable set of users, then output perturbation; refused: its search is super-polynomial",
-    source=GHAZI_2023,
-    trust_model="central-release",
-    theorem="docs/results.md",
-)
-REFUSED: Mapping[str, Refused] = MappingProxyType({each.name: each for each in (STABLE_SETS,)})

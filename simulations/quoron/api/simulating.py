@@ -29,7 +29,6 @@ from quoron.simulation.wildcards import source_of, unread
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import REFUSED
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
@@ -281,10 +280,8 @@ def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
 def algorithms() -> list[dict[str, Any]]:
     """Return a mapping for each algorithm: its name, what it does, its paper, what it protects and its theorem.
 
-    Published algorithms that are refused are listed too, without trust models, and with the theorem that says why.
-
-        >>> [row["name"] for row in algorithms() if "local" in row["trust_models"]]
-        ['local-model']
+    >>> [row["name"] for row in algorithms() if "local" in row["trust_models"]]
+    ['local-model']
     """
     same = ("name", "summary", "paper", "trust_model")
     rows: list[dict[str, Any]] = []
@@ -293,8 +290,4 @@ def algorithms() -> list[dict[str, Any]]:
         offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
         offered |= {"relation": info.origin.relation, "from": str(info.origin), "changed": info.origin.note}
         rows.append({key: getattr(info, key) for key in same} | offered)
-    for refused in REFUSED.values():
-        nothing = {"trust_models": (), "one_server": None, "adjacency": (), "constants": (), "theorem": refused.theorem}
-        nothing |= {"relation": None, "from": refused.paper, "changed": ""}
-        rows.append({key: getattr(refused, key) for key in same} | nothing)
     return rows

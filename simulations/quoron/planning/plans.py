@@ -28,7 +28,6 @@ from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
-from quoron_server.algorithms.references import REFUSED
 from quoron_server.algorithms.search import NEAR, round_grid, settled, within_rounds
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
@@ -261,10 +260,6 @@ def choose(
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
     name = config.algorithm.name
-    if name in REFUSED:
-        refused = REFUSED[name].refuse(problem, privacy_of(config))
-        feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms) if each.plan)
-        raise Infeasible(refused.algorithm, refused.condition, refused.needs, feasible)
     if name != "auto" and name not in algorithms:
         raise ConfigError(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
