@@ -32,7 +32,7 @@ from .noise.streams import SeededNoise as SeededNoise
 from .noise.streams import total_variation as total_variation
 from .release import Adjacency as Adjacency
 from .release import Release as Release
-from .robust.coordinate_median import MedianTest as MedianTest
+from .robust.coordinate_median import MedianParameters as MedianParameters
 from .robust.filter.thresholds import LaplaceThreshold as LaplaceThreshold
 from .robust.laplace_test import LaplaceTest as LaplaceTest
 from .robust.lottery import Lottery as Lottery

@@ -277,11 +277,11 @@ def median_audits():
         """Whether a phase of this score passes; the threshold far above, where chances are e^ε apart."""
         test = replace(sound.test, scale=sound.test_scale * factor, threshold=score(crowd(0.0)) + 1.0)
         value, stream = score(crowd(own)), noise.stream("PQ"[number], "median")
-        return lambda draws: test.noisy.decide(np.full(draws, value), stream)
+        return lambda draws: test.decide(np.full(draws, value), stream)
 
     yield Audit(
         "test of median-sgd",
-        sound.test.epsilon,
+        sound.test_epsilon,
         events(decision, ends=(0.0, 1e6), delta=0.0, draws=2 * draws),
         {"as planned": case(least=0.7)},
         # The paper's Lemma 36 takes a sensitivity of 1 for scores that its own equation (17) lets move by 2.
@@ -304,7 +304,7 @@ def median_audits():
         value, rng = score(held), np.random.default_rng([number, pair])
 
         def draw(draws):
-            passes = sound.test.noisy.decide(np.full(draws, value), stream)
+            passes = sound.test.decide(np.full(draws, value), stream)
             return np.where(passes, -estimate[0] + sigma * rng.normal(size=draws), halted)
 
         return draw

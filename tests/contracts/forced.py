@@ -16,9 +16,9 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.robust.coordinate_median import MedianTest
+from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter import concentration as outlier_filter
-from quoron_privacy.robust.filter.concentration import Norm, cohort_scores
+from quoron_privacy.robust.filter.concentration import cohort_scores
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.lottery import TICKETS, Lottery
@@ -161,13 +161,11 @@ def _thresholds(world: World, limits: Callable[..., Any]) -> Callable[..., Any]:
 def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
     """Others decide alike, the own user by the same noise in both worlds (docs/privacy/outlier-filter.md#f1)."""
 
-    def forced(
-        rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float, norm: Norm = "l2"
-    ) -> Any:
+    def forced(rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float) -> Any:
         p, own = world.plan.parameters.filter, world.row
-        decided = decide(rows, answered, tau, thresholds, step=step, norm=norm)
-        scores = cohort_scores(rows, answered, tau, norm=norm)
-        first = world.meet("filter", (tau, step, thresholds, norm), (decided.kept, scores), lambda: None)
+        decided = decide(rows, answered, tau, thresholds, step=step)
+        scores = cohort_scores(rows, answered, tau)
+        first = world.meet("filter", (tau, step, thresholds), (decided.kept, scores), lambda: None)
         others = np.arange(len(scores)) != (-1 if own is None else own)
         moved = float(np.max(np.abs(first.private[1] - scores)[others])) + 2 * step  # rounding to the grid
         if moved > p.decision_epsilon * p.laplace_scale:
@@ -189,16 +187,16 @@ def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
 def _median_test(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
     del decide  # it draws by a mechanism that is forced by itself elsewhere
 
-    def drawn(test: MedianTest, score: float, stream: Stream) -> bool:
-        steps = float(stream.laplace_steps(test.scale / test.noisy.grid, 1)[0])
-        return world.lenient or score + steps * test.noisy.grid > test.threshold
+    def drawn(test: LaplaceThreshold, score: float, stream: Stream) -> bool:
+        steps = float(stream.laplace_steps(test.scale / test.grid, 1)[0])
+        return world.lenient or score + steps * test.grid > test.threshold
 
-    def forced(self: MedianTest, score: float, stream: Stream) -> bool:
-        first = world.meet("median-test", (stream.labels, self), score, lambda: drawn(self, score, stream))
+    def forced(self: MedianParameters, score: float, stream: Stream) -> bool:
+        first = world.meet("median-test", (stream.labels, self), score, lambda: drawn(self.test, score, stream))
         moved = abs(first.private - score)
-        if moved > self.sensitivity:
+        if moved > self.test_sensitivity:
             raise Complaint(
-                f"round {world.round}: the score moves by {moved}, more than Δ + 2 kerr = {self.sensitivity}"
+                f"round {world.round}: the score moves by {moved}, more than Δ + 2 kerr = {self.test_sensitivity}"
             )
         if min(first.private, score) < self.floor - 2:
             raise Charged("a score below core · B")
@@ -294,7 +292,7 @@ FORCED: tuple[tuple[Any, str, Callable[[World, Callable[..., Any]], Callable[...
     (LaplaceThreshold, "limits", _thresholds),
     (outlier_filter, "decide", _filter),
     (HiddenCutoff, "draw", _cutoff),
-    (MedianTest, "decide", _median_test),
+    (MedianParameters, "decide", _median_test),
     (min_cohorts, "decide", _min_cohort),
     (min_cohorts, "draw_limit", _min_cohort_limit),
     (VectorNoise, "randomise", _vector_report),

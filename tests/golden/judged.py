@@ -35,11 +35,6 @@ COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
 TOLD = {"users": 5_000, "adjacency": "replace-one", "own": Pair.gaussian(0.9, 1e-12)}
 
 
-def _filter(adjacency: Any) -> Any:
-    made = outlier_filter.calibrate(4.0, 1e-6, 6_000, 0.01, 60_000, adjacency=adjacency)
-    return made, partial(outlier_filter.verify, epsilon=4.0, delta=1e-6, adjacency=adjacency)
-
-
 def _min_cohort() -> Any:
     rest = min_cohort.rest(2.0, 1e-6, 0.4)
     made = min_cohort.calibrate(0.5, 0.4, (900, 800), participations=2, rest=rest)
@@ -47,8 +42,10 @@ def _min_cohort() -> Any:
 
 
 MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
-    "filter": lambda: _filter("replace-one"),
-    "filter, zero-out": lambda: _filter("zero-out"),
+    "filter": lambda: (
+        outlier_filter.calibrate(4.0, 1e-6, 6_000, 0.01, 60_000),
+        partial(outlier_filter.verify, epsilon=4.0, delta=1e-6),
+    ),
     "medians": lambda: (
         coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
         partial(coordinate_median.verify, epsilon=4.0, delta=1e-6),

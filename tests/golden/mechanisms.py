@@ -165,24 +165,21 @@ def _learnt() -> Any:
 
 
 def _filters() -> Any:
-    found = [
-        outlier_filter.calibrate(4.0, 1e-6, 3_000, 0.01, 60_000, adjacency=kind) for kind in ("replace-one", "zero-out")
-    ]
-    least = [
-        outlier_filter.smallest_cohort(e, 1e-6, 0.01, adjacency=kind) for e in EPSILONS[1:] for kind in ADJACENCIES
-    ]
+    found = outlier_filter.calibrate(4.0, 1e-6, 3_000, 0.01, 60_000)
+    least = [outlier_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]]
     laws = [thresholds.cutoff_law(20, 0.2), thresholds.end_mass(20, 0.2)]
-    return [*found, least, laws]
+    return [found, least, laws]
 
 
-def _decided(norm: str) -> Any:
+def _decided() -> Any:
     rows = _drawn().normal(size=(700, 5))
     rows[:9] += 40.0
-    view = concentration.observe(rows, norm)  # type: ignore[arg-type]
-    scores = concentration.cohort_scores(rows, np.ones(700, bool), 1.5, norm=norm)  # type: ignore[arg-type]
+    view, here = concentration.observe(rows), np.ones(700, bool)
+    scores = concentration.cohort_scores(rows, here, 1.5)
     kept = scores > np.median(scores)
     return [
         concentration.score_summary(scores),
+        concentration.score_summary(concentration.cohort_scores(rows, here, 1.5, norm="linf")),
         concentration.lower_bounds(rows, view, 1.5),
         concentration.upper_bounds(view, 1.5),
         concentration.filtered_mean(rows, kept),
@@ -330,8 +327,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     ],
     "prefix sums": _prefix,
     "filters": _filters,
-    "scores in l2": lambda: _decided("l2"),
-    "scores in linf": lambda: _decided("linf"),
+    "scores": _decided,
     "tests of outliers": _tests,
     "a robust mean": _robust,
     "medians": lambda: [

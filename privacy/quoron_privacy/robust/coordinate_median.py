@@ -79,41 +79,13 @@ def _mean(rows: Matrix) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class MedianTest:
-    """Whether a phase may release: its least score, plus Laplace noise, above a threshold.
-
-    Formal guarantee: `epsilon`-DP where one user moves the score by at most `sensitivity`; and below `floor` it passes
-    with chance at most `failure`. Up to `noise.LAPLACE_SLACK` in total variation.
-    """
-
-    scale: float  # λ
-    threshold: float  # v
-    sensitivity: float  # Δ + 2 kerr: of the computed score
-    floor: float  # below it, in either world, the phase is taken to halt
-
-    @property
-    def noisy(self) -> LaplaceThreshold:
-        """The mechanism that draws."""
-        return LaplaceThreshold(self.scale, self.threshold)
-
-    @property
-    def epsilon(self) -> float:
-        """ε of one decision."""
-        return self.noisy.epsilon(self.sensitivity)
-
-    @property
-    def failure(self) -> float:
-        """Chance at most that a score below the floor passes."""
-        return 0.5 * math.exp(-max(0.0, self.threshold - self.floor - self.noisy.grid) / self.scale)
-
-    def decide(self, score: float, stream: RandomStream) -> bool:
-        """Return whether `score` with noise clears the threshold."""
-        return bool(self.noisy.decide(np.array([score]), stream)[0])
-
-
-@dataclass(frozen=True, slots=True)
 class MedianParameters:
-    """Numbers of one phase, fixed before it starts. Scores are the mean of κ_i over the cohort; lengths are times τ."""
+    """Numbers of one phase, fixed before it starts. Scores are the mean of κ_i over the cohort; lengths are times τ.
+
+    Formal guarantee of the test at its end: `test_epsilon`-DP where one user moves the score by at most
+    `test_sensitivity`; and below `floor` it passes with chance at most `failure`. Up to `noise.LAPLACE_SLACK` in total
+    variation.
+    """
 
     cohort_size: int  # B
     trim: int  # k: what the robust statistic leaves out on either side
@@ -141,14 +113,36 @@ class MedianParameters:
         return min(moved, 2 * self.reach + 2 * self.room) * (1 + 1e-12)
 
     @property
-    def test(self) -> MedianTest:
-        """The test at the end of the phase."""
+    def test(self) -> LaplaceThreshold:
+        """The test at the end of the phase: its least score, plus Laplace noise, above a threshold."""
+        return LaplaceThreshold(self.test_scale, self.threshold)
+
+    @property
+    def test_sensitivity(self) -> float:
+        """Δ + 2 kerr: of the computed score."""
         others, log_distance = self.cohort_size - 1, self.eta_beta * self.shift  # τ·β∞·b
         # Row and column of the own user in its own cohort; all pairs in later ones.
         moved = max(2 * others / self.cohort_size, -others * math.expm1(-log_distance) * (1 + 1e-12))
-        moved += 2 * self.score_error
-        floor = self.core * self.cohort_size + 2 + self.score_error
-        return MedianTest(self.test_scale, self.threshold, moved, floor)
+        return moved + 2 * self.score_error
+
+    @property
+    def test_epsilon(self) -> float:
+        """ε of one decision."""
+        return self.test.epsilon(self.test_sensitivity)
+
+    @property
+    def floor(self) -> float:
+        """A score below it, in either world, is taken to halt the phase."""
+        return self.core * self.cohort_size + 2 + self.score_error
+
+    @property
+    def failure(self) -> float:
+        """Chance at most that a score below the floor passes."""
+        return 0.5 * math.exp(-max(0.0, self.threshold - self.floor - self.test.grid) / self.test_scale)
+
+    def decide(self, score: float, stream: RandomStream) -> bool:
+        """Return whether `score` with noise clears the threshold."""
+        return bool(self.test.decide(np.array([score]), stream)[0])
 
     @property
     def noise_factor(self) -> float:
@@ -188,11 +182,11 @@ def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_
     require(min(p.test_scale, p.theta, p.clip, p.room, p.noise_multiplier) > 0, "λ, θ, τG, τς, s > 0", p)
     require(0 <= p.eta_beta <= 2, "0 <= step·β∞ <= 2", p)
     require(p.score_error >= 0, "kerr >= 0", p)
-    each = p.test.epsilon
+    each = p.test_epsilon
     require(each <= epsilon, "a test of at most ε", p)
     mu = p.shift / p.noise_multiplier * (1 + 1e-12)
     both = Pair.gaussian(mu).and_(Pair.response(each))
-    certified = max(both.delta(epsilon, delta), p.test.failure) * (1 + _ROUNDING)
+    certified = max(both.delta(epsilon, delta), p.failure) * (1 + _ROUNDING)
     certified += (1 + math.exp(epsilon)) * delta_slack
     require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified

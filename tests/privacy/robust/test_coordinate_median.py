@@ -69,10 +69,10 @@ PARAMETERS = calibrate(2.0, 1e-6, 1000, 1e-4, 3.0, score_error=1e-6)
 
 def test_the_certified_delta_is_the_sum_over_both_outcomes_of_randomised_response() -> None:
     mu = PARAMETERS.shift / PARAMETERS.noise_multiplier
-    each = PARAMETERS.test.epsilon
+    each = PARAMETERS.test_epsilon
     likely = 1 / (1 + np.exp(-each))
     own = likely * gdp.delta_for(mu, 2.0 - each) + (1 - likely) * gdp.delta_for(mu, 2.0 + each)
-    assert verify(PARAMETERS, 2.0, 1e-6) == pytest.approx(max(own, PARAMETERS.test.failure), rel=1e-6)
+    assert verify(PARAMETERS, 2.0, 1e-6) == pytest.approx(max(own, PARAMETERS.failure), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_no_search_moves_score_or_iterates_farther_than_the_theorem_says(trim) -
         if min(score, other_score) < core * size:
             continue
         worst_shift = max(worst_shift, np.abs(at - other_at).max() / (step * p.shift))
-        worst_score = max(worst_score, abs(score - other_score) / p.test.sensitivity)
+        worst_score = max(worst_score, abs(score - other_score) / p.test_sensitivity)
     assert 0.2 < worst_shift <= 1.0
     assert 0.2 < worst_score <= 1.0
 

@@ -4,7 +4,7 @@
     array([2., 2., 1.])
 
 `lower_bounds` and `upper_bounds` take O(k·d + k·log k), without pairs; `decide` asks exact scores only of users whom
-they leave undecided. The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf.md).
+they leave undecided. The norm is ℓ2; scores alone also in ℓ∞, for boxes (docs/privacy/linf.md).
 
 Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", Algorithm 2. Sensitivities, bounds and
 their margins, proofs: docs/privacy/concentration-score.md.
@@ -85,12 +85,12 @@ def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2") -> Vector:
     return found
 
 
-def scores_of(gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, norm: Norm = "l2") -> Vector:
+def scores_of(gradients: ArrayLike, indices: NDArray[np.int64], tau: float) -> Vector:
     """Return the same bits as `scores(gradients, tau)[indices]`, at k·d differences an index; shape (len(indices),)."""
     rows = checked_rows(gradients, tau)
-    points, work, each = rows[indices], float(rows.size * len(indices)), norm == "linf"
+    points, work = rows[indices], float(rows.size * len(indices))
     found: Vector = loops.on_lanes(
-        loops.some_rows, points, loops.pack(rows), len(rows), tau, each, size=len(points), work=work
+        loops.some_rows, points, loops.pack(rows), len(rows), tau, size=len(points), work=work
     )
     return found
 
@@ -134,18 +134,17 @@ def recounted_error(cohort_size: int, dimension: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """All users as seen from one centre, in one norm."""
+    """All users as seen from one centre."""
 
     blocks: Vector  # the rows, packed: (blocks, d, rows of a block)
     centre: Vector  # (d,)
     radii: Vector  # (k,) computed distances to the centre; inf where they overflow
     order: NDArray[np.int64]  # (k,) users by increasing radius
-    norm: Norm
 
 
-def observe(gradients: Matrix, norm: Norm = "l2") -> View:
+def observe(gradients: Matrix) -> View:
     """Return the view from a coordinatewise median of SAMPLE even-spaced rows of `gradients` (k, d), k >= 1, finite."""
-    return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients), norm)
+    return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients))
 
 
 def _centre(gradients: Matrix) -> Vector:
@@ -157,12 +156,12 @@ def _centre(gradients: Matrix) -> Vector:
 def second_view(gradients: Matrix, view: View, tau: float) -> View:
     """Return the view from the farthest user still in reach: it separates clusters that lie around the first centre."""
     inside = _within_reach(view, tau)
-    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients), view.norm)
+    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients))
 
 
-def _seen_from(centre: Vector, blocks: Vector, users: int, norm: Norm) -> View:
-    radii = loops.distances(blocks, centre, users, norm)
-    return View(blocks, centre, radii, np.argsort(radii), norm)
+def _seen_from(centre: Vector, blocks: Vector, users: int) -> View:
+    radii = loops.distances(blocks, centre, users)
+    return View(blocks, centre, radii, np.argsort(radii))
 
 
 def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
@@ -170,7 +169,7 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
 
     For distances r to any centre and any disjoint sets J of users, with the margin for rounding of both sides:
 
-    * Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J));
+    * Jensen:           κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J));
     * triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j).
 
     Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
@@ -186,15 +185,14 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
     scale, margin = _margins(*gradients.shape)
     with np.errstate(over="ignore"):
         near = loops.decays(tau * view.radii * (1 + scale))
-        found = near * near[view.order[:inside]].sum()  # triangle: any norm
-        if view.norm == "l2":
-            found = np.maximum(found, _jensen(gradients, view, tau, inside, scale))
+        found = near * near[view.order[:inside]].sum()
+        found = np.maximum(found, _jensen(gradients, view, tau, inside, scale))
     bounds: Vector = np.maximum(found - margin, 1.0)
     return bounds
 
 
 def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
-    """Return the same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only.
+    """Return the same from one set of users, all that are near a middle one: two reads of `gradients` (k, d).
 
     On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
     """
@@ -278,9 +276,7 @@ def grid(scores: Vector, step: float) -> Integers:
         return np.rint(np.minimum(scores / step, 2.0**52)).astype(np.int64)
 
 
-def decide(
-    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
-) -> Decisions:
+def decide(gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float) -> Decisions:
     """Kept users of one cohort, by bounds where they suffice.
 
     | input                                  | what happens                                         |
@@ -297,7 +293,6 @@ def decide(
         tau: inverse length τ of the kernel.
         thresholds: F - ν_i in units of `step`, (k,) integers, drawn independently of the answers.
         step: grid of scores and thresholds (`LaplaceThreshold.grid`).
-        norm: of the kernel.
 
     Raises:
         ConfigError: wrong shapes, or `tau` or `step` out of range; never because of a value in `gradients`.
@@ -319,16 +314,16 @@ def decide(
     if not present.any():
         return Decisions(kept, 0, np.zeros(0))
     rows, limits = (rows, thresholds) if present.all() else (rows[present], thresholds[present])
-    kept[present], undecided, lower = _by_bounds(rows, tau, limits, step, norm)
+    kept[present], undecided, lower = _by_bounds(rows, tau, limits, step)
     return Decisions(kept, undecided, lower)
 
 
-def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: Norm) -> tuple[Mask, int, Vector]:
-    lower = crowd_bounds(rows, tau) if norm == "l2" else np.ones(len(rows))
+def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float) -> tuple[Mask, int, Vector]:
+    lower = crowd_bounds(rows, tau)
     kept = grid(lower, step) > limits
     if kept.all():
         return kept, 0, lower
-    view = observe(rows, norm)
+    view = observe(rows)
     lower = np.maximum(lower, lower_bounds(rows, view, tau))
     kept = grid(lower, step) > limits
     open_ = ~kept
@@ -338,10 +333,10 @@ def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: No
             open_ &= grid(upper_bounds(seen, tau), step) > limits
     indices = np.flatnonzero(open_)
     if 2 * len(indices) > len(rows):  # from here on all pairs, each computed once, are cheaper
-        lower = scores(rows, tau, norm=norm)
+        lower = scores(rows, tau)
         kept[indices] = grid(lower[indices], step) > limits[indices]
     elif len(indices):
-        lower[indices] = scores_of(rows, indices, tau, norm=norm)
+        lower[indices] = scores_of(rows, indices, tau)
         kept[indices] = grid(lower[indices], step) > limits[indices]
     return kept, len(indices), lower
 

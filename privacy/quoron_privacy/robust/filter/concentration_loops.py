@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
-from quoron_privacy.robust.filter.concentration import Norm
 
 Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros
 
@@ -66,20 +65,20 @@ def _largest_differences(row: Vector, columns: Matrix, out: Vector) -> None:
 
 
 @njit(cache=True)
-def _lengths(row: Vector, columns: Matrix, coordinatewise: bool, out: Vector) -> None:
-    """‖row - column‖, or ‖row - column‖∞, for each of BLOCK columns."""
-    if coordinatewise:
-        _largest_differences(row, columns, out)
-    else:
-        _squared_distances(row, columns, out)
-        for j in range(BLOCK):
-            out[j] = math.sqrt(out[j])
+def _lengths(row: Vector, columns: Matrix, out: Vector) -> None:
+    """‖row - column‖ for each of BLOCK columns."""
+    _squared_distances(row, columns, out)
+    for j in range(BLOCK):
+        out[j] = math.sqrt(out[j])
 
 
 @njit(cache=True)
 def _kernel(row: Vector, columns: Matrix, used: int, tau: float, coordinatewise: bool, out: Vector) -> None:
-    """exp(-τ‖row - column‖), rounded to a multiple of RESOLUTION; zero for the columns that only pad."""
-    _lengths(row, columns, coordinatewise, out)
+    """exp(-τ‖row - column‖), or of ‖·‖∞, rounded to a multiple of RESOLUTION; zero for the columns that only pad."""
+    if coordinatewise:
+        _largest_differences(row, columns, out)
+    else:
+        _lengths(row, columns, out)
     for j in range(BLOCK):
         out[j] = np.floor(decay(tau * out[j]) * 2.0**34 + 0.5) * 2.0**-34
     for j in range(used, BLOCK):
@@ -129,21 +128,12 @@ def all_pairs(
 
 
 @njit(cache=True, nogil=True)
-def some_rows(
-    points: Matrix,
-    blocks: Blocks,
-    users: int,
-    tau: float,
-    coordinatewise: bool,
-    lane: int,
-    lanes: int,
-    total: Vector,
-) -> None:
+def some_rows(points: Matrix, blocks: Blocks, users: int, tau: float, lane: int, lanes: int, total: Vector) -> None:
     """The same of some rows against all blocks."""
     entries = np.empty(BLOCK)
     for block in range(lane, len(blocks), lanes):
         for i in range(len(points)):
-            _kernel(points[i], blocks[block], min(BLOCK, users - block * BLOCK), tau, coordinatewise, entries)
+            _kernel(points[i], blocks[block], min(BLOCK, users - block * BLOCK), tau, False, entries)
             total[i] += _exact_sum(entries)
 
 
@@ -157,10 +147,10 @@ def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float)
 
 
 @njit(cache=True)
-def _distances(blocks: Blocks, point: Vector, coordinatewise: bool, out: Vector) -> None:
+def _distances(blocks: Blocks, point: Vector, out: Vector) -> None:
     lengths = np.empty(BLOCK)
     for block in range(len(blocks)):
-        _lengths(point, blocks[block], coordinatewise, lengths)
+        _lengths(point, blocks[block], lengths)
         first = block * BLOCK
         for j in range(min(BLOCK, len(out) - first)):
             out[first + j] = lengths[j]
@@ -173,10 +163,10 @@ def pack(gradients: Matrix) -> Blocks:
     return blocks
 
 
-def distances(blocks: Blocks, point: Vector, users: int, norm: Norm = "l2") -> Vector:
+def distances(blocks: Blocks, point: Vector, users: int) -> Vector:
     """‖q_i - point‖ for the first `users` packed rows, relative error at most (d/2 + 2)·2⁻⁵³; overflow gives inf."""
     out = np.empty(users)
-    _distances(blocks, point, norm == "linf", out)
+    _distances(blocks, point, out)
     return out
 
 

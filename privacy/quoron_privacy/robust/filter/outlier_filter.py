@@ -34,12 +34,11 @@ from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law, end_mass, left_of_delta, require
 
 loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
 
-_Wanted = tuple[int, float, int, float, bool]  # cohort, step·smoothness, users of a phase, score error, zero-out
+_Wanted = tuple[int, float, int, float]  # cohort, step·smoothness, users of a phase, score error
 
 _ROUNDING = 1e-9  # relative slack on every δ for float arithmetic in the evaluation of the theorem
 _TAIL_SHARE = 0.1  # of δ, for each of the two tails
@@ -103,7 +102,7 @@ class FilterParameters:
     def sensitivity(self, step: float, distance: float) -> float:
         """b = η·ρ/(τ·(N + 1)): one user moves the release by at most this, unless its own noise exceeds w1."""
         positive(step=step)
-        farthest = max(float(bound[0]) for bound in _shifts(self, np.array([self.own_tail]), "replace-one"))
+        farthest = max(float(bound[0]) for bound in _shifts(self, np.array([self.own_tail])))
         return step * farthest / (self.temperature(distance) * (self.survivors + 1))
 
 
@@ -119,15 +118,10 @@ class _Frontier:
     log_shifted: Vector
 
 
-def verify(
-    parameters: FilterParameters,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency = "replace-one",
-    *,
-    delta_slack: float = 0.0,
-) -> float:
+def verify(parameters: FilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
     """Return δ that outlier-filter#f1 certifies at ε for one or more phases on disjoint users; at most `delta`.
+
+    Under replace-one: an empty place counts as a filtered user.
 
     `delta_slack` bounds the total-variation distance between the noise drawn in a phase (Laplace, cutoff, Gaussian, all
     draws together) and the ideal laws; it costs (1 + e^ε)·delta_slack.
@@ -137,9 +131,7 @@ def verify(
     positive(epsilon=epsilon)
     probability(delta=delta)
     non_negative(delta_slack=delta_slack)
-    if adjacency not in ("replace-one", "zero-out"):
-        raise VerificationError(f"Expected adjacency 'replace-one' or 'zero-out', got {adjacency!r}.")
-    certified = _recounted(parameters, epsilon, delta, adjacency)
+    certified = _recounted(parameters, epsilon, delta)
     certified += (1 + math.exp(epsilon)) * delta_slack
     if not certified <= delta:
         raise VerificationError(
@@ -156,7 +148,6 @@ def calibrate(
     phase_users: int,
     *,
     score_error: float = 0.0,
-    adjacency: Adjacency = "replace-one",
     delta_slack: float = 0.0,
 ) -> FilterParameters:
     """Return parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
@@ -169,32 +160,30 @@ def calibrate(
     count(cohort_size=cohort_size, phase_users=phase_users)
     non_negative(score_error=score_error)
     target = left_of_delta("outlier filter", epsilon, delta, eta_beta, delta_slack)
-    wanted = cohort_size, eta_beta, phase_users, score_error, adjacency == "zero-out"
+    wanted = cohort_size, eta_beta, phase_users, score_error
     best = _search(epsilon, target, wanted)
     if best is None:
         edge = _smallest_cohort(epsilon, target, *wanted[1:])
         why, better = f"at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}", math.ceil(1.5 * edge)
         raise Infeasible.small_cohort("outlier filter (outlier-filter#f1)", cohort_size, why, edge, better)
-    return _least_noise(best, epsilon, delta, adjacency, delta_slack)
+    return _least_noise(best, epsilon, delta, delta_slack)
 
 
-def smallest_cohort(epsilon: float, delta: float, eta_beta: float, *, adjacency: Adjacency = "replace-one") -> int:
+def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int:
     """B_min, the least cohort for which `calibrate` finds parameters, at ten rounds a phase.
 
     The noise explodes at this edge; plan for at least 1.5 times as many.
     """
     left_of_delta("outlier filter", epsilon, delta, eta_beta)
-    return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0, adjacency == "zero-out")
+    return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0)
 
 
 @lru_cache(maxsize=256)
-def _smallest_cohort(
-    epsilon: float, delta: float, eta_beta: float, users: int, score_error: float, zero_out: bool
-) -> int:
+def _smallest_cohort(epsilon: float, delta: float, eta_beta: float, users: int, score_error: float) -> int:
     frontier = _frontier(epsilon, delta, 2)  # whether anything is feasible hangs on the smallest μ alone
 
     def feasible(size: int) -> bool:
-        wanted = size, eta_beta, max(users, 10 * size), score_error, zero_out
+        wanted = size, eta_beta, max(users, 10 * size), score_error
         return _proposed(delta, wanted, frontier, np.arange(len(frontier.each)), _WIDE)[0] >= 0
 
     size = least_number(feasible, 64, low=32, within=1000)
@@ -203,10 +192,10 @@ def _smallest_cohort(
     return size
 
 
-def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
+def _certified(p: FilterParameters, epsilon: float, delta: float) -> Callable[[float], float]:
     """Return δ of outlier-filter#f1 as a function of the noise multiplier alone."""
     size = p.cohort_size
-    both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
+    both_kept, one_kept = _shifts(p, np.array([p.own_tail]))
     farthest = float(np.maximum(both_kept, one_kept)[0])
     sensitivity = score_sensitivity(size, p.eta_beta * farthest / (p.survivors + 1)) + 2 * p.score_error
     if sensitivity / p.laplace_scale > p.decision_epsilon:
@@ -214,64 +203,49 @@ def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adj
     # The mean over the own user's noise: bins of max(ν, 0)/λ, each at its right end, where the shift is largest.
     depth = np.linspace(0.0, p.own_tail / p.laplace_scale, 512)
     weights = np.concatenate(([0.5], -0.5 * np.diff(np.exp(-depth))))
-    both_kept, one_kept = _shifts(p, depth * p.laplace_scale, adjacency)
+    both_kept, one_kept = _shifts(p, depth * p.laplace_scale)
     tails = 0.5 * math.exp(-p.own_tail / p.laplace_scale)
     tails += 0.5 * (size - 1) * math.exp(-(p.others_tail - 1 - 2 * p.score_error) / p.laplace_scale)
 
     def certified(noise_multiplier: float) -> float:
-        mus = np.concatenate([both_kept, one_kept, [0.0]]) / noise_multiplier
+        mus = np.concatenate([both_kept, one_kept]) / noise_multiplier
         same, shifted = looked_up(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
-        kept, half = slice(0, len(depth)), slice(len(depth), -1)
-        if adjacency == "replace-one":
-            pairs = np.maximum(same[kept], shifted[half])
-        else:
-            # Kept against absent meets the same cutoff law; filtered against absent shifts the law and nothing else.
-            pairs = np.maximum(same[half], shifted[-1])
+        pairs = np.maximum(same[: len(depth)], shifted[len(depth) :])
         return (float(weights @ pairs) + tails) * (1 + _ROUNDING)
 
     return certified
 
 
-def _recounted(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> float:
+def _recounted(p: FilterParameters, epsilon: float, delta: float) -> float:
     """δ of outlier-filter#f1 from its statement, after every hypothesis has been checked; the search asks `_certified`.
 
-    The own user's noise is told apart twice as finely, and empty slots are tried one number after the other.
+    The own user's noise is told apart twice as finely.
     """
-    _check_hypotheses(p, adjacency)
+    _check_hypotheses(p)
     size, largest, spare = p.cohort_size, 2 * p.cutoff_centre - 1, 1 + 1e-12
     k2 = p.threshold - p.others_tail - p.score_error
     depth = p.own_tail / p.laplace_scale * np.arange(1023) / 1022
     k1 = p.threshold - p.score_error - depth * p.laplace_scale
-    bound = np.zeros(len(k1))  # of one step, in units of η/(τ(N + 1)), kept in both worlds and in one
-    both = np.zeros(len(k1)) if adjacency == "zero-out" else np.log((size - 1) / (2 * k1 - 1 - size)) * spare
-    for present in range(math.floor(k1[-1]) + 1, size + 1) if adjacency == "zero-out" else (size,):
-        at = np.minimum(k1, present)
-        beside = present - largest  # others who are kept
-        apart = np.maximum(np.log(present / (at + k2 - present)), 1e-300)
-        near = np.minimum(apart, apart * (present - at) / (beside * (1 - np.exp(-apart))))
-        bound = np.maximum(bound, near * (size - largest + 1) / (beside + 1))
-    one = bound * spare
+    both = np.log((size - 1) / (2 * k1 - 1 - size)) * spare  # of one step, in units of η/(τ(N + 1))
+    at, beside = np.minimum(k1, size), size - largest  # others who are kept
+    apart = np.maximum(np.log(size / (at + k2 - size)), 1e-300)
+    one = np.minimum(apart, apart * (size - at) / (beside * (1 - np.exp(-apart)))) * spare  # kept in one world
     farthest = float(max(both[-1], one[-1]))
     moved = (size - 1) * (1 - math.exp(-p.eta_beta * farthest / (size - largest + 1))) * spare
     decided = (max(1.0, moved) + p.score_error + p.score_error) / p.laplace_scale
     require(decided <= p.decision_epsilon * spare, "(Δ + 2·kerr)/λ <= e0", p)
-    mus = np.concatenate([both, one, [0.0]]) / p.noise_multiplier
+    mus = np.concatenate([both, one]) / p.noise_multiplier
     same, shifted = recounted(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
-    if adjacency == "zero-out":
-        worst = np.maximum(same[len(k1) : -1], shifted[-1])
-    else:
-        worst = np.maximum(same[: len(k1)], shifted[len(k1) : -1])
+    worst = np.maximum(same[: len(k1)], shifted[len(k1) :])
     beyond = np.exp(-depth) / 2  # chance that the own noise is deeper; half of the time it lifts
     total = 0.5 * worst[0] + (beyond[:-1] - beyond[1:]) @ worst[1:] + beyond[-1]
     total += (size - 1) / 2 * math.exp((1 + 2 * p.score_error - p.others_tail) / p.laplace_scale)
     return float(total) * (1 + _ROUNDING)
 
 
-def _least_noise(
-    p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency, delta_slack: float
-) -> FilterParameters:
+def _least_noise(p: FilterParameters, epsilon: float, delta: float, delta_slack: float) -> FilterParameters:
     """Return the smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
-    certified = _certified(p, epsilon, delta, adjacency)
+    certified = _certified(p, epsilon, delta)
     target = (delta - (1 + math.exp(epsilon)) * delta_slack) * (1 - 1e-7)  # by which two accounts may differ
     low, high = p.noise_multiplier / 2, p.noise_multiplier
     while certified(high) > target:
@@ -286,7 +260,7 @@ def _least_noise(
 
 def _search(epsilon: float, delta: float, wanted: _Wanted) -> FilterParameters | None:
     """Return the proposal with the smallest Ξ, or None."""
-    frontier, (size, eta_beta, _, score_error, _) = _frontier(epsilon, delta), wanted
+    frontier, (size, eta_beta, _, score_error) = _frontier(epsilon, delta), wanted
     found = _proposed(delta, wanted, frontier, np.arange(len(frontier.each)), _WIDE)
     if found[0] < 0:
         return None
@@ -363,7 +337,7 @@ def score_sensitivity(cohort_size: int, log_distance: float) -> float:
     return max(1.0, -(cohort_size - 1) * math.expm1(-log_distance) * (1 + 1e-12))
 
 
-def _check_hypotheses(p: FilterParameters, adjacency: Adjacency) -> None:
+def _check_hypotheses(p: FilterParameters) -> None:
     numbers = [getattr(p, name) for name in FilterParameters.__slots__]
     require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
     whole = (p.cohort_size, p.cutoff_centre, p.cutoff_lattice)
@@ -381,34 +355,20 @@ def _check_hypotheses(p: FilterParameters, adjacency: Adjacency) -> None:
     k1, k2 = (p.threshold - tail - p.score_error for tail in (p.own_tail, p.others_tail))
     require(2 * (k1 - 1) > p.cohort_size - 1, "2·(F − w1 − kerr − 1) > B − 1", p)
     require(k1 + k2 > p.cohort_size, "2·F − w1 − w2 − 2·kerr > B", p)
-    if adjacency == "zero-out":
-        require(largest < k1, "c_max < F − w1 − kerr", p)
 
 
-def _shifts(p: FilterParameters, own_noise: Vector, adjacency: Adjacency) -> tuple[Vector, Vector]:
+def _shifts(p: FilterParameters, own_noise: Vector) -> tuple[Vector, Vector]:
     """ρ_A, ρ_B for own noise values in [0, w1]: one step's shift in units of η/(τ(N + 1)); same shape."""
     size = p.cohort_size
     k1, k2 = p.threshold - own_noise - p.score_error, p.threshold - p.others_tail - p.score_error
-    if adjacency == "zero-out":
-        # Empty slots: any number n of present users, n > k1 because the own user's score is at most n. The bound grows
-        # with n when 2·k1 >= B + c_max (docs: "Empty slots"), so that the full cohort is the worst case.
-        lowest = float(k1.min())
-        first = size if 2 * lowest >= size + p.cutoff_max else math.floor(lowest) + 1
-        present = np.arange(first, size + 1, dtype=np.float64)
-        others = present - p.cutoff_max
-        factor = (p.survivors + 1) / (others + 1)
-        # Where n <= k1 the case cannot occur; the value at n = k1 is a harmless extra.
-        worst = [np.max(_one_kept(np.minimum(level, present), k2, present, others) * factor) for level in k1]
-        one_kept = np.array(worst)
-        return np.zeros_like(one_kept), one_kept
     both_kept = -np.log(2 * (k1 - 1) / (size - 1) - 1)
-    return both_kept * (1 + 1e-12), _one_kept(k1, k2, np.float64(size), np.float64(p.survivors))
+    return both_kept * (1 + 1e-12), _one_kept(k1, k2, size, p.survivors)
 
 
-def _one_kept(k1: Vector, k2: float, present: Vector | np.float64, others: Vector | np.float64) -> Vector:
-    """ρ_B: distance, times τ, of the own user from the mean of at least `others` kept users among `present`."""
-    reach = -np.log(np.minimum((k1 + k2) / present - 1, 1.0)) + 1e-300
-    chord = reach / -np.expm1(-reach) * (present - k1) / others
+def _one_kept(k1: Vector, k2: float, size: int, others: int) -> Vector:
+    """ρ_B: distance, times τ, of the own user from the mean of at least `others` kept users among `size`."""
+    reach = -np.log(np.minimum((k1 + k2) / size - 1, 1.0)) + 1e-300
+    chord = reach / -np.expm1(-reach) * (size - k1) / others
     bound: Vector = np.minimum(reach, chord) * (1 + 1e-12)
     return bound
 

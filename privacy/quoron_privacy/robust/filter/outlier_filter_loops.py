@@ -12,7 +12,7 @@ _DEPTHS = 40  # bins of the own user's noise, on the scale of λ
 
 @njit(cache=True)
 def propose(  # type: ignore[no-untyped-def]
-    size, eta_beta, users, score_error, zero_out, log_own, log_others, budget, frontier, thresholds
+    size, eta_beta, users, score_error, log_own, log_others, budget, frontier, thresholds
 ):
     """Best of frontier points × thresholds: (point, F, λ, w1, w2, θ, s, Ξ), point −1 when none is feasible.
 
@@ -25,13 +25,12 @@ def propose(  # type: ignore[no-untyped-def]
     for point in range(len(each)):
         others = size - 2 * centres[point] + 1
         # A point whose decisions alone cost more than the budget, or whose cutoff may eat half the cohort, is out.
-        floor = shifted[point, 0] if zero_out else max(same[point, 0], shifted[point, 0])
-        if 2 * others <= size or floor > log_budget:
+        if 2 * others <= size or max(same[point, 0], shifted[point, 0]) > log_budget:
             continue
         for fraction in thresholds:
             threshold = fraction * size
             # From here everything of the proposal but s is fixed, and δ falls as s grows: bisection.
-            scale, own, other = _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each[point])
+            scale, own, other = _tails(threshold, size, others, eta_beta, score_error, logs, each[point])
             if scale < 0:
                 continue
             # Ordinary users score so far above the threshold that bad luck filters about c_mid / 10 in a phase.
@@ -43,15 +42,15 @@ def propose(  # type: ignore[no-untyped-def]
             weight = size / (theta * (others + 1))
             top, k1, k2 = threshold - score_error, threshold - own - score_error, threshold - other - score_error
             # Below `low` even the smallest shift is beyond the grid of μ, above `high` even the largest before it.
-            low = _shift(top, k2, size, others, zero_out)[2] / math.exp(log_mus[-1])
-            high = _shift(k1, k2, size, others, zero_out)[2] / math.exp(log_mus[0])
+            low = _shift(top, k2, size, others)[2] / math.exp(log_mus[-1])
+            high = _shift(k1, k2, size, others)[2] / math.exp(log_mus[0])
             # Even the least s that is left cannot beat the best proposal so far.
             if low * weight >= best[7]:
                 continue
             for _ in range(26):
                 middle = math.sqrt(low * high)
                 curves = log_mus, same[point], shifted[point]
-                cost = _average(middle, top, own, scale, k2, size, others, zero_out, curves)
+                cost = _average(middle, top, own, scale, k2, size, others, curves)
                 if cost <= budget:
                     high = middle
                 else:
@@ -64,7 +63,7 @@ def propose(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each):  # type: ignore[no-untyped-def]
+def _tails(threshold, size, others, eta_beta, score_error, logs, each):  # type: ignore[no-untyped-def]
     """Fixed point of sensitivity → noise scale → tails → shift → sensitivity; scale −1 when a hypothesis fails."""
     # The noise follows the sensitivity, its tails move the levels, and these the sensitivity: from below, until it no
     # longer grows. All three are returned a little larger than they are.
@@ -73,9 +72,9 @@ def _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each)
         scale = (sensitivity + 2 * score_error) / each
         own, other = scale * logs[0], scale * logs[1] + 1 + 2 * score_error
         k1, k2 = threshold - own - score_error, threshold - other - score_error
-        if 2 * (k1 - 1) <= size - 1 or k1 + k2 <= size or (zero_out and 2 * (size - others) >= 2 * k1):
+        if 2 * (k1 - 1) <= size - 1 or k1 + k2 <= size:
             return -1.0, 0.0, 0.0
-        rho = _shift(k1, k2, size, others, zero_out)[2]
+        rho = _shift(k1, k2, size, others)[2]
         moved = max(1.0, -(size - 1) * math.expm1(-eta_beta * rho / (others + 1))) * (1 + 1e-7)
         if moved <= sensitivity * (1 + 1e-9):
             return scale * (1 + 1e-7), own * (1 + 1e-7), other * (1 + 1e-7)
@@ -84,9 +83,9 @@ def _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each)
 
 
 @njit(cache=True)
-def _shift(k1, k2, size, others, zero_out):  # type: ignore[no-untyped-def]
+def _shift(k1, k2, size, others):  # type: ignore[no-untyped-def]
     """(ρ_A, ρ_B, the larger that applies) at own level k1."""
-    both = 0.0 if zero_out else -math.log(2 * (k1 - 1) / (size - 1) - 1)
+    both = -math.log(2 * (k1 - 1) / (size - 1) - 1)
     reach = -math.log((k1 + k2) / size - 1)
     chord = reach if reach < 1e-9 else reach / -math.expm1(-reach)
     one = max(0.0, min(reach, chord * (size - k1) / others))
@@ -94,7 +93,7 @@ def _shift(k1, k2, size, others, zero_out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _average(s, level, own, scale, k2, size, others, zero_out, curves):  # type: ignore[no-untyped-def]
+def _average(s, level, own, scale, k2, size, others, curves):  # type: ignore[no-untyped-def]
     """E[1{ν ≤ w1} max(δ_A, δ_B)] with interpolated curves and middles of bins: a guess, not a bound."""
     log_mus, same, shifted = curves
     # Bins of the own user's Laplace noise: where it lifts the user, half of the time, it counts as none; else it sinks
@@ -105,13 +104,9 @@ def _average(s, level, own, scale, k2, size, others, zero_out, curves):  # type:
         left, right = deepest * (bin_ - 1) / _DEPTHS, deepest * bin_ / _DEPTHS
         weight = 0.5 if bin_ == 0 else 0.5 * (math.exp(-left) - math.exp(-right))
         depth = 0.0 if bin_ == 0 else (left + right) / 2
-        both, one, _ = _shift(level - depth * scale, k2, size, others, zero_out)
-        if zero_out:
-            worst = max(_log_delta(math.log(one / s + 1e-300), log_mus, same), shifted[0])
-        else:
-            alike = _log_delta(math.log(both / s + 1e-300), log_mus, same)
-            worst = max(alike, _log_delta(math.log(one / s + 1e-300), log_mus, shifted))
-        total += weight * math.exp(worst)
+        both, one, _ = _shift(level - depth * scale, k2, size, others)
+        alike = _log_delta(math.log(both / s + 1e-300), log_mus, same)
+        total += weight * math.exp(max(alike, _log_delta(math.log(one / s + 1e-300), log_mus, shifted)))
     return total
 
 

@@ -103,7 +103,7 @@ class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Return whether the least score, with noise, clears the threshold."""
-        return self.parameters.median.test.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))
+        return self.parameters.median.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))
 
 
 @dataclass(frozen=True, slots=True)

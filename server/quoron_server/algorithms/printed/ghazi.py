@@ -514,9 +514,9 @@ def _at_core(
         noise_multiplier=multiplier,
         score_error=error,
     )
-    test = (phase.test.sensitivity * (1 + 1e-9) + 2 * grid) / p.threshold_scale
+    test = (phase.test_sensitivity * (1 + 1e-9) + 2 * grid) / p.threshold_scale
     mu = phase.shift / multiplier * (1 + 1e-12)
-    above = p.threshold - phase.test.floor - 2 * grid  # a
+    above = p.threshold - phase.floor - 2 * grid  # a
     if above < 0:
         return test, mu, 1.0
     small, large = sorted((p.threshold_scale, p.query_scale))
