@@ -18,7 +18,7 @@ from torch import nn
 from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training.rows import BlackBox, Items, LocalSGD, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms.noisy.method import NoisySGD
+from quoron_server.algorithms.noisy import NoisySGD
 from quoron_server.plan import Privacy
 
 ITEMS, SIDE, CLASSES = 12, 12, 10

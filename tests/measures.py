@@ -93,7 +93,7 @@ class Source:
         return frozenset(name for name in seen if name not in self.packages or self.lines([name]) > 1)
 
     def subpackage(self, name: str) -> str:
-        """`quoron_server.algorithms.tracking.plan` stands in `quoron_server.algorithms.tracking`."""
+        """`quoron_server.algorithms.whitened.plan` stands in `quoron_server.algorithms.whitened`."""
         parts = name.split(".")
         depth = 3 if parts[:2] == ["quoron_server", "algorithms"] else 2
         return ".".join(parts[:depth])

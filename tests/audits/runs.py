@@ -14,8 +14,8 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import composition, subsampling
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.mean.method import MeanSGD
-from quoron_server.algorithms.noisy.method import NoisySGD
+from quoron_server.algorithms.mean import MeanSGD
+from quoron_server.algorithms.noisy import NoisySGD
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 

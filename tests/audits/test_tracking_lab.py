@@ -8,7 +8,7 @@ from audits.tracking import BROKEN, LONG, MU, SOUND, Column, object_run
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.tracking import TrackingSRGD
 
 CASES = {name: ("sound", TrackingSRGD, scene) for name, scene in SOUND.items()}
 CASES |= {name: case[:3] for name, case in BROKEN.items() if name != "rec64_nocol"}

@@ -18,9 +18,9 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means.free_presence import MeanAndCounts
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_server.algorithms import tracking as method
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.tracking import method
-from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
+from quoron_server.algorithms.tracking import PILOT, TrackingSRGD
 from server.algorithms.tracking_reference import small_plan
 
 EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 50_000, 40_000

@@ -11,19 +11,19 @@ from contracts.scenes import Quadratic
 from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
+from quoron_server.algorithms.accelerated_erm import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase, largest
 from quoron_server.algorithms.local_model import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
-from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, PhasedParameters
-from quoron_server.algorithms.mean.method import MeanSGD
+from quoron_server.algorithms.localised.phased import GroupedParameters, LocalisedSGD, PhasedParameters
+from quoron_server.algorithms.mean import MeanSGD
 from quoron_server.algorithms.min_cohort import WithMinCohort
-from quoron_server.algorithms.noisy.method import NoisySGD
-from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.noisy import NoisySGD
+from quoron_server.algorithms.one_epoch import OneEpoch
 from quoron_server.algorithms.one_round import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates import OutlierIterates
-from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
+from quoron_server.algorithms.tracking import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised import WinsorisedERM
 from quoron_server.plan import RunPlan

@@ -45,11 +45,10 @@ from quoron_server import algorithms
 from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
 from quoron_server.algorithms.localised import median
-from quoron_server.algorithms.localised import plan as localised_plan
-from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.algorithms.noisy.plan import DRAWS
-from quoron_server.algorithms.one_epoch.method import OneEpochParameters
-from quoron_server.algorithms.tracking.method import TrackingParameters
+from quoron_server.algorithms.localised import phased as localised_plan
+from quoron_server.algorithms.noisy import DRAWS, NoisySGDParameters
+from quoron_server.algorithms.one_epoch import OneEpochParameters
+from quoron_server.algorithms.tracking import TrackingParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.schedule import CountLeakage, Rounds
 

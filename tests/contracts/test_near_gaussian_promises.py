@@ -16,8 +16,8 @@ from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.accounts.near_gaussian import SHARES
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.mean.method import MeanSGDParameters
-from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.algorithms.mean import MeanSGDParameters
+from quoron_server.algorithms.noisy import NoisySGDParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 

@@ -20,13 +20,12 @@ from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
 from quoron_privacy.release import Sums
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, tracking
 from quoron_server.algorithms import min_cohort as min_cohorts
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.min_cohort import MET, NOT_MET, WithMinCohort
-from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.algorithms.one_epoch.method import SRGD, AcceleratedSRGD
-from quoron_server.algorithms.tracking import method as tracking
+from quoron_server.algorithms.noisy import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.one_epoch import SRGD, AcceleratedSRGD
 from quoron_server.plan import Privacy, RunPlan
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options

@@ -16,7 +16,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means.free_presence import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
+from quoron_server.algorithms.tracking import PILOT, TrackingSRGD
 from quoron_server.plan import RunPlan
 
 NAMES = ("tracking-srgd",)

@@ -27,9 +27,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, RunError, Verificatio
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix import noise as prefix_noise
 from quoron_privacy.prefix.noise import FACTORISATIONS
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_epoch import method
-from quoron_server.algorithms.one_epoch import plan as planning
+from quoron_server.algorithms import ALGORITHMS, one_epoch
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
 from quoron_server.plan import Budget, Privacy
@@ -504,15 +502,12 @@ class TestPage:
     def test_every_name_beside_a_line_exists(self):
         owners = [
             choquette_choo,
-            method,
-            method,
-            method,
-            planning,
+            one_epoch,
             prefix_noise,
             prefix_noise.PrefixNoise,
         ]
-        owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, method.OneEpoch]
-        owners += [method.AcceleratedSRGD]
+        owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, one_epoch.OneEpoch]
+        owners += [one_epoch.AcceleratedSRGD]
         modules = {"plan", "variants", "quoron_server", "algorithms", "printed", "choquette_choo", "one_epoch", "base"}
         modules |= {"accelerated_srgd", *FACTORISATIONS, *ALGORITHMS, "gradient_sum"}
         section = PAGE.read_text().split("## Line by line")[1].split("### Filled in")[0]

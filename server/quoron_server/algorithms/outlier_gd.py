@@ -34,12 +34,13 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.accelerated_erm.method import ReleasedGradients, released_gradient
-from quoron_server.algorithms.accelerated_erm.plan import (
+from quoron_server.algorithms.accelerated_erm import (
     FARTHER,
+    ReleasedGradients,
     account,
     forgiven,
     lottery_noise,
+    released_gradient,
     tested_noise_scale,
     verify_privacy,
 )

@@ -14,8 +14,8 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms.accelerated_erm import plan as search
-from quoron_server.algorithms.accelerated_erm.plan import Inputs, release_chance
+from quoron_server.algorithms import accelerated_erm as search
+from quoron_server.algorithms.accelerated_erm import Inputs, release_chance
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]

@@ -13,7 +13,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.free_presence import MeanAndCounts, Presence, weighted_row, weights_of
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.noisy.method import REACH, AdaptiveClip
+from quoron_server.algorithms.noisy import REACH, AdaptiveClip
 from quoron_server.plan import Privacy, RunPlan
 
 NAMES = ["one-pass-dp-sgd/adaptive", "dp-sgd-wor/adaptive", "dp-sgd-poisson/adaptive"]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
-from quoron_server.algorithms.one_epoch.plan import isotropic_risk, response
+from quoron_server.algorithms.one_epoch import isotropic_risk, response
 
 PROBLEM = problem_of(
     users=1000,

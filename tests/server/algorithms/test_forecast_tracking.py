@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
-from quoron_server.algorithms.tracking.method import LAG_SHARE, MAIN_FACTOR
-from quoron_server.algorithms.tracking.plan import Assumed, predict
+from quoron_server.algorithms.tracking import LAG_SHARE, MAIN_FACTOR, Assumed, predict
 
 PATHS = 30_000
 ASSUMED = Assumed(

@@ -11,7 +11,7 @@ from contracts.scenes import PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms.localised.method import Phase, PlainMean
+from quoron_server.algorithms.localised.phased import Phase, PlainMean
 
 
 def drive(algorithm, engine, noise=None):

@@ -16,7 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_server.algorithms import ALGORITHMS, centring
-from quoron_server.algorithms.noisy.plan import DRAWS
+from quoron_server.algorithms.noisy import DRAWS
 from quoron_server.plan import Privacy
 from renyi import renyi_ceiling
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear, minimize
 
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_server.algorithms.tracking.method import Metric
+from quoron_server.algorithms.tracking import Metric
 from quoron_server.algorithms.whitening import canonical, eigen
 
 

@@ -15,7 +15,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import Factorisation
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_epoch import plan as planning
+from quoron_server.algorithms import one_epoch as planning
 from quoron_server.plan import Privacy
 
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds

@@ -11,7 +11,7 @@ from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms.one_epoch.plan import bounded_risk, isotropic_risk
+from quoron_server.algorithms.one_epoch import bounded_risk, isotropic_risk
 
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
 

@@ -14,7 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import PILOT, Aim, TrackingSRGD, TrackingState
+from quoron_server.algorithms.tracking import PILOT, Aim, TrackingSRGD, TrackingState
 from server.algorithms.tracking_reference import Users, run, small_plan
 
 NAME = "tracking-srgd"

@@ -8,7 +8,7 @@ from contracts.scenes import PRIVACY, PROBLEM
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import mechanisms
+from quoron_server.algorithms.tracking import mechanisms
 
 NAME = "tracking-srgd"
 INFO = ALGORITHMS[NAME]

@@ -14,8 +14,7 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, SecondMoment, Status
 from quoron_privacy.means.free_presence import Length, LogLength, Moment, MomentMean, NormCountMean, PrefixNormCounts
 from quoron_server.algorithms.centring import margin
-from quoron_server.algorithms.tracking.method import TrackingParameters
-from quoron_server.algorithms.tracking.plan import THEOREM
+from quoron_server.algorithms.tracking import THEOREM, TrackingParameters
 from quoron_server.algorithms.whitening import eigen, typical_length, whitening
 from quoron_server.plan import Cost, Guarantee, RunPlan
 from quoron_server.problem import Problem

@@ -15,7 +15,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.algorithms.noisy import NoisySGDParameters
 from quoron_server.federation import RunStore
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of

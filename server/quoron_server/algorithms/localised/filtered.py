@@ -37,9 +37,12 @@ from quoron_server.algorithms.info import (
     Promises,
     trivial_risk,
 )
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase
-from quoron_server.algorithms.localised.plan import (
+from quoron_server.algorithms.localised.phased import (
     FAILURE,
+    Aggregate,
+    LocalisedParameters,
+    LocalisedSGD,
+    Phase,
     Schedule,
     SizedOptions,
     behind_filter,

@@ -29,8 +29,7 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
-from quoron_server.algorithms.localised.method import GroupedParameters, Phase, PlacedMean, Share
-from quoron_server.algorithms.localised.plan import Shape, shapes
+from quoron_server.algorithms.localised.phased import GroupedParameters, Phase, PlacedMean, Shape, Share, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.plan import Privacy, RunPlan

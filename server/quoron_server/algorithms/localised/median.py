@@ -32,14 +32,12 @@ from quoron_privacy.robust.filter.concentration import (
 )
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised.method import (
+from quoron_server.algorithms.localised.phased import (
+    FAILURE,
     Aggregate,
     LocalisedParameters,
     LocalisedSGD,
     Phase,
-)
-from quoron_server.algorithms.localised.plan import (
-    FAILURE,
     Schedule,
     SizedOptions,
     behind_filter,

@@ -29,11 +29,9 @@ from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms import search
+from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
-from quoron_server.algorithms.noisy import method
-from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy
@@ -125,7 +123,7 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""
-        return method.assumptions_of("without-replacement", problem.users, self.cohort_size)
+        return noisy.assumptions_of("without-replacement", problem.users, self.cohort_size)
 
 
 def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
@@ -232,7 +230,7 @@ def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension: int, delta: float) -> float:
-    return worth.fixed_size(users, cohort, rounds, mu, dimension)[0].epsilon(delta)
+    return noisy.fixed_size(users, cohort, rounds, mu, dimension)[0].epsilon(delta)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,1 +1,0 @@
-"""Choquette-Choo, Ganesh & Thakurta: SRGD, accelerated SRGD and DP-FTRL in one epoch."""

@@ -1,1 +1,0 @@
-"""The recommended method: one pass, a private metric, recursive gradients under correlated noise."""
