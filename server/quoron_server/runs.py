@@ -36,9 +36,9 @@ from quoron_server.storage.store import Store
 from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
-    from quoron_server.algorithms.two_servers import method as two_servers
+    from quoron_server.algorithms import two_servers
 else:
-    two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that trust model alone
+    two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
 

@@ -28,7 +28,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.two_servers.method import BothServers, WithServers
+from quoron_server.algorithms.two_servers import BothServers, WithServers
 from quoron_server.plan import Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run

@@ -26,7 +26,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.two_servers.method import with_second_server
+from quoron_server.algorithms.two_servers import with_second_server
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator, ServeConfig, Transport
 from quoron_server.specification import RunSpecification, make_plan

@@ -43,7 +43,7 @@ from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.two_servers.method import BothServers, WithServers
+from quoron_server.algorithms.two_servers import BothServers, WithServers
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.second_server import runs as helped_store
 from quoron_server.service import helping

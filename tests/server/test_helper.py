@@ -22,7 +22,7 @@ from quoron_privacy.errors import (
 from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of
+from quoron_server.algorithms.two_servers import SECOND_SERVER, noise_of
 from quoron_server.second_server import keys, runs
 from quoron_server.second_server.runs import HelpedRunStore, Refused, UnknownRun
 from quoron_server.second_server.service import CoordinatorCalls

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a plan holds them, and they verify themselves
     from quoron_privacy.counts.private_bounds import EstimatedBounds
 
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
-two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
+two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
@@ -353,9 +353,7 @@ class Registered(AlgorithmInfo):
         own, min_cohort = plan.without("min_cohort"), plan.guarantee.min_cohort
         made = self.maker(own.without("servers"))
         if own.guarantee.servers is not None:
-            from quoron_server.algorithms.two_servers.method import WithServers
-
-            made = WithServers(own, made)
+            made = two_servers.WithServers(own, made)
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
     def gaussian(self, plan: RunPlan) -> Pair | None:

@@ -41,7 +41,7 @@ from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
 from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of, noise_of_groups
+from quoron_server.algorithms.two_servers import SECOND_SERVER, noise_of, noise_of_groups
 from quoron_server.plan import RunPlan
 from quoron_server.second_server.keys import Keys, Secrets
 from quoron_server.specification import RunSpecification, planned, require_deployable

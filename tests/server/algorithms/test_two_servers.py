@@ -17,12 +17,9 @@ from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
 from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec, Servers
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, two_servers
 from quoron_server.algorithms.registered import derived
-from quoron_server.algorithms.two_servers import method
-from quoron_server.algorithms.two_servers import plan as planning
-from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_second_server
-from quoron_server.algorithms.two_servers.plan import server_mu
+from quoron_server.algorithms.two_servers import BothServers, WithServers, server_mu, with_second_server
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
@@ -120,7 +117,7 @@ def test_whoever_takes_the_helpers_noise_off_is_left_with_a_whole_servers() -> N
 
 
 def test_a_coordinator_that_adds_nothing_is_caught_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(method, "added", lambda total, own: total)
+    monkeypatch.setattr(two_servers, "added", lambda total, own: total)
     assert not steps("one-round-least-squares/two-servers", SecureNoise(b"k" * 32)).any()
 
 
@@ -184,7 +181,7 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["server_mu", "outsiders_mu"])
-@pytest.mark.parametrize("where", [noise, planning])
+@pytest.mark.parametrize("where", [noise, two_servers])
 def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, honest = make_plan("dp-ftrl/two-servers"), getattr(where, name)
     monkeypatch.setattr(where, name, lambda spec, *part: 1.001 * honest(spec, *part))

@@ -13,8 +13,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec, noise_factor
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.two_servers.method import BothServers
-from quoron_server.algorithms.two_servers.plan import server_mu
+from quoron_server.algorithms.two_servers import BothServers, server_mu
 from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 

@@ -1,1 +1,0 @@
-"""Plans and runs of two servers, neither of which sees an answer: imported for that trust model alone."""
