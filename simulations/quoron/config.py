@@ -22,7 +22,7 @@ from quoron import toml_text
 from quoron.arguments import Setting, overlay
 from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
-from quoron_client.data.encoding import AnyLabel, ByClass, read_label
+from quoron_client.data.encoding import AnyLabel, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import MAX_DEGREE
 from quoron_client.data.formats import Dialect, can_separate
@@ -325,10 +325,6 @@ class ColumnsSection(Section):
         default=None,
         description="what a row counts, { column = name, most = number }: its value in the column divided by the "
         "public most, larger ones held at it; default: all count alike",
-    )
-    class_weight: ByClass | None = Field(
-        default=None,
-        description="what a row counts by its class: { class = number }, divided by the largest; default: all alike",
     )
     missing: Literal["drop", "midpoint"] = Field(
         default="drop",

@@ -470,9 +470,7 @@ class Model(Printed):
                 "Expected shares of the labels for threshold='share', got a model without: nobody looked at its table. "
                 "Give a probability, such as the share of positives that you know."
             )
-        weights = self.encoding.class_weight
-        counts = np.ones(classes) if weights is None else np.array(weights.counts)
-        return np.log(seen(self.label_shares.shares, self.label_shares.error) * counts)
+        return np.log(seen(self.label_shares.shares, self.label_shares.error))
 
     def _check_probable(self) -> None:
         if self.loss.name not in ("logistic", "softmax"):
@@ -509,7 +507,7 @@ class Model(Printed):
 
     def _encoded(self, table: Any) -> Vector:
         """Return rows as in training, (N, p) float64; every one of them usable."""
-        features = replace(self.encoding, label=None, weight=None, class_weight=None)
+        features = replace(self.encoding, label=None, weight=None)
         encoded = fused.encoded(features, tables.read(table, features.columns))
         if not encoded.kept.all():
             bad = np.flatnonzero(~encoded.kept)

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -83,11 +83,10 @@ class InputError(UsageError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label's column, and what the configuration says of it and of its classes' weights."""
+    """A label's column, and what the configuration says of it."""
 
     values: pa.Array
     declared: dict[str, Any]
-    columns: dict[str, Any] = field(default_factory=dict)
 
 
 def numbers(values: NDArray[Any]) -> Vector:
@@ -189,22 +188,6 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
     return Label(values, {"classes": names})
 
 
-def weights_of_classes(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
-    """What a configuration says of weights by class. InputError for a class that there is not, or no mapping."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise InputError(
-            f"Expected class_weight to be a mapping, got class_weight={given!r}. For rare classes take "
-            "PrivateLogisticRegression(threshold='share')."
-        )
-    names = dict(zip(classes.tolist(), label.declared["classes"], strict=True))
-    wrong = [each for each in given if each not in names]
-    if wrong:
-        raise InputError(f"Expected class_weight for classes among {[*names]}, got {wrong[0]!r}.")
-    return {"class_weight": {str(names[each]): weight for each, weight in given.items()}} if given else {}
-
-
 def owners(groups: ArrayLike, rows: int) -> pa.Array:
     """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text.
 
@@ -245,7 +228,7 @@ def table_of(
     columns = {name: pa.array(features[:, place]) for place, name in enumerate(names)}
     numeric = {name: [float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
     section: dict[str, Any] = {"kind": "table", "path": "arrays", "user": user}
-    section |= {"label": {"column": y, **label.declared}, "columns": {"numeric": numeric, **label.columns}}
+    section |= {"label": {"column": y, **label.declared}, "columns": {"numeric": numeric}}
     if weights is not None:
         weight = _unused("weight", names)
         columns[weight] = pa.array(weights[0])
@@ -540,7 +523,6 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignor
     """
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
-    class_weight: Mapping[Any, float] | None = None  # public weights of the classes
     alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
     threshold: Threshold = 0.5  # of `predict`: a probability, or "share" for each class's released share
 
@@ -555,9 +537,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignor
             found = labels
             taken.append(Assumption(Kind.CLASSES_PUBLIC))
         self.classes_ = classes_of(found)
-        label = labels_of_classes(labels, self.classes_)
-        weights = weights_of_classes(self.class_weight, self.classes_, label)
-        return replace(label, columns=weights)
+        return labels_of_classes(labels, self.classes_)
 
     def _publish(self, model: Model) -> None:
         super()._publish(model)

@@ -19,7 +19,6 @@ from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, features
 from quoron_client.data.encoding import (
     Classes,
-    ClassWeights,
     Comparison,
     Encoding,
     Positive,
@@ -103,11 +102,6 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
         "columns",
         lambda: Terms.read("r", terms(columns={"features": [{"column": "x[0:900000000]", "low": 0, "high": 1}]})),
     ),
-    ("'maybe'", lambda: ClassWeights.declared(TWO, {"maybe": 2.0})),
-    ("one class", lambda: ClassWeights.declared(Signs("ill"), {"1": 2.0, "true": 2.0})),
-    ("finite class weights > 0", lambda: ClassWeights.declared(TWO, {"yes": 0.0})),
-    ("'yes'", lambda: ClassWeights.declared(None, {"yes": 1.0})),
-    ("one weight for each", lambda: Encoding(AGE, label=TWO, class_weight=ClassWeights((1.0,)))),
     ("Expected separator", lambda: Dialect(separator=";;")),
     ("Expected decimal", lambda: Dialect(decimal=";")),
     ("Expected encoding", lambda: Dialect(encoding="ebcdic")),

@@ -29,7 +29,6 @@ from quoron_client.data.date_formats import WORDS
 from quoron_client.data.encoding import (
     _HAIR,
     Classes,
-    ClassWeights,
     Comparison,
     Encoding,
     Positive,
@@ -85,8 +84,6 @@ def rows_of(rules, table):
             kept &= ~np.isnan(labels)
             places = _places(rules.label, labels, table)
         weights = np.ones(len(labels)) if rules.weighted else None
-        if isinstance(rules.class_weight, ClassWeights):
-            weights = rules.class_weight.of(labels)
         if rules.weight is not None:
             values = columns.numbers(table, rules.weight.column)
             unfit.append(~((values >= 0) & (values <= rules.weight.most)))
@@ -227,13 +224,12 @@ FEATURES = (
     Categorical("b", (0, 1, 7)),
 )
 LABELS = [
-    (Signs("y"), None),
-    (Signs("y"), ClassWeights((0.25, 1.0))),
-    (Comparison("y", ">", 1.0), None),
-    (Positive("y", 1), None),
-    (Classes("y", (0, 1, 2)), ClassWeights((1.0, 0.5, 0.1))),
-    (Range("y", -1.0, 2.5), None),
-    (None, None),
+    Signs("y"),
+    Comparison("y", ">", 1.0),
+    Positive("y", 1),
+    Classes("y", (0, 1, 2)),
+    Range("y", -1.0, 2.5),
+    None,
 ]
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 7.0, 11.0, 11.000001, 5e-324, 1e300, -1.7e308]
 SAID = ["", "x", "y", "1", " 7e1 ", "3,5", "nan", "true", "1e400", "-2", "0", "2.5", "é"]
@@ -271,11 +267,10 @@ def tables_and_rules(draw):
     who = pa.array(draw(st.lists(st.sampled_from(users), min_size=rows, max_size=rows)))
     if draw(st.booleans()):
         who = pa.DictionaryArray.from_arrays(pa.array([users.index(each) for each in who.to_pylist()]), pa.array(users))
-    label, by_class = draw(st.sampled_from(LABELS))
+    label = draw(st.sampled_from(LABELS))
     rules = Encoding(
         FEATURES[: draw(st.integers(0, 5))],
         label=label,
-        class_weight=by_class,
         weight=draw(st.sampled_from([None, Weight("w", 1.5)])),
         missing=draw(st.sampled_from(["drop", "midpoint"])),
         normalize=draw(st.booleans()),

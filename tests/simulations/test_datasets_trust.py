@@ -313,7 +313,7 @@ class TestBadFiles:
         return from_dataset(folder, RULES, user="who", loss=Logistic(), test_fraction=0.0).items(np.arange(10))
 
     @pytest.mark.parametrize("column", ["a", "b", "sick"])
-    def test_a_damaged_page_is_named_by_file_row_group_and_column(self, column, tmp_path):
+    def test_a_damaged_page_is_named_by_file_and_row_group(self, column, tmp_path):
         in_order(rows(400), tmp_path / "d")
         path = tmp_path / "d" / "part-001.parquet"
         footer = pq.ParquetFile(path).metadata
@@ -324,9 +324,7 @@ class TestBadFiles:
         for k in range(at, at + 8):
             data[k] ^= 0xFF
         path.write_bytes(bytes(data))
-        with pytest.raises(
-            DataError, match=rf"'part-001.parquet' to be readable, but column '{column}' of its row group 2"
-        ):
+        with pytest.raises(DataError, match=r"'part-001\.parquet' to be readable, but its row group 2 is not"):
             self.items(tmp_path / "d")
 
     def test_another_type_and_a_missing_column_are_named(self, tmp_path):

@@ -98,7 +98,6 @@ BESIDE: dict[str, Any] = {  # every key that is no option
     "columns.estimate": {"code": "category"},
     "label.classes": [0, 1],
     "columns.weight": {"column": "w", "most": 2},
-    "columns.class_weight": {0: 1, 1: 2},
     "columns.csv": {"separator": ";"},
     "columns.missing": "midpoint",
     "columns.intercept": False,

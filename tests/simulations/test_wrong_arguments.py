@@ -60,19 +60,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
     ),
     "exclude": (5, True, THING, [3], "age", {"age": 1}, [["age"]]),
     "estimate": (5, True, THING, "age", [3], {"age": "nope"}, {"age": 3}, {"nope": "number"}, ["nope"], [["age"]]),
-    "class_weight": (
-        5,
-        True,
-        THING,
-        "nope",
-        "balanced",
-        {"1": 0},
-        {"1": -1},
-        {"1": "x"},
-        {"7": 2.0},
-        [1, 2],
-        {},
-    ),
     "csv": (
         *(5, True, THING, ";", [";"], {"sep": ";"}, *({"separator": each} for each in (5, "", "ab", [";"], "\n", '"'))),
         *(*({"decimal": each} for each in (5, ";")), {"encoding": "klingon"}, {"quoting": "maybe"}),
@@ -444,7 +431,7 @@ def test_a_wrong_key_of_columns_is_answered_with_one_suggestion() -> None:
         return refused(quoron.plan, FRAME, "who", "ill", columns=columns)
 
     assert "population.columns.categorial; did you mean population.columns.categorical?" in said(categorial=["ward"])
-    assert "population.columns.xyzzy. Known in [population.columns]: categorical, class_weight" in said(xyzzy=1)
+    assert "population.columns.xyzzy. Known in [population.columns]: categorical, csv" in said(xyzzy=1)
 
 
 def test_a_misspelt_argument_is_answered_with_one_suggestion_and_no_list() -> None:

@@ -26,10 +26,8 @@ _AHEAD = r"[-+](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?"  # of UTC
 _WIDTHS = {"Y": (4, 4), "y": (2, 2), "j": (1, 3), "f": (1, 9)}  # digits, at least and at most; of others one or two
 _TIME = r"(?P<H_{0}>\d\d):(?P<M_{0}>\d\d)(?::(?P<S_{0}>\d\d)(?:[.,]\d+)?)?"
 _BASIC_TIME = r"(?P<H_{0}>\d\d)(?:(?P<M_{0}>\d\d)(?:(?P<S_{0}>\d\d)(?:[.,]\d+)?)?)?"
-_ISO_8601 = (  # groups of fields by the letters of `strptime`; V and u are a week and its day, s is a sign
-    r"(?:(?:(?P<Y_a>\d{4})|(?P<s>[-+])(?P<Y_b>\d{4,9}))"
-    r"-(?:(?P<m_a>\d\d)-(?P<d_a>\d\d)|(?P<j_a>\d{3})|[Ww](?P<V_a>\d\d)-(?P<u_a>\d))"
-    r"|(?P<Y_c>\d{4})(?:(?P<m_b>\d\d)(?P<d_b>\d\d)|(?P<j_b>\d{3})|[Ww](?P<V_b>\d\d)(?P<u_b>\d)))?"
+_ISO_8601 = (  # groups of fields by the letters of `strptime`
+    r"(?:(?P<Y_a>\d{4})-(?P<m_a>\d\d)-(?P<d_a>\d\d)|(?P<Y_b>\d{4})(?P<m_b>\d\d)(?P<d_b>\d\d))?"
     rf"(?:[Tt ](?:{_TIME.format('a')}|{_BASIC_TIME.format('b')})(?:[Zz]|{_AHEAD})?)?"
     rf"|{_TIME.format('c')}(?:[Zz]|{_AHEAD})?"
 )
@@ -37,12 +35,11 @@ _PLAIN = (  # as Arrow reads it, but for the offset
     r"^(?P<t>\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     rf"[T ](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{{1,6}})?)?)?)(?:Z|{_AHEAD})?$"
 )
-_PERHAPS = r"^[-+:.,\dTtWwZz \t\n\v\f\r]+$"  # all that is in ISO 8601
+_PERHAPS = r"^[-+:.,\dTtZz \t\n\v\f\r]+$"  # all that is in ISO 8601
 _WORDS = {
     "B": [month.lower() for month in date_formats.WORDS["month"]],
     "b": [month[:3].lower() for month in date_formats.WORDS["month"]],
     "p": ["am", "pm"],
-    "s": ["-", "+"],
 }
 
 
@@ -176,7 +173,7 @@ def _numbers(values: pa.Array) -> Whole:
 def _fields(texts: pa.Array, form: tuple[str, ...]) -> dict[str, Whole]:
     """What texts (N,) say, in ISO 8601 or in the declared form: for each letter of a field numbers (N,), or NONE."""
     found = pc.extract_regex(pc.ascii_trim(texts, _BLANKS), f"^(?:{_pattern(form) if form else _ISO_8601})$")
-    fields = dict.fromkeys("YmdjVuHMSps", np.full(len(texts), NONE))
+    fields = dict.fromkeys("YmdjHMSp", np.full(len(texts), NONE))
     for group, part in zip(found.type, found.flatten(), strict=True):
         letter, part = group.name[0], pc.if_else(pc.equal(part, ""), None, part)
         if letter in _WORDS:
@@ -216,20 +213,17 @@ def _pattern(form: tuple[str, ...]) -> str:
 
 def _of_fields(fields: dict[str, Whole]) -> Moments:
     """The moments (N,) of what texts say; fields that are no day or no time, such as 30 February, say nothing."""
-    year, month, day, ordinal, week, weekday, hour, minute, second, half, sign = fields.values()
+    year, month, day, ordinal, hour, minute, second, half = fields.values()
     dated, timed = year != NONE, (hour != NONE) | (half == 1)
-    year = np.where(dated, np.where(sign == 0, -year, year), 1970)
+    year = np.where(dated, year, 1970)
     month, day = (np.where(each == NONE, 1, each) for each in (month, day))
     within = np.clip(month, 1, 12)
     days = _first(year, within) + day - 1
     good = (month == within) & (day >= 1) & (days < _first(year, within + 1))
     new_year, next_year = _first(year, 1), _first(year, 13)
-    monday, next_monday = (each + 3 - (each + 6) % 7 for each in (new_year, next_year))  # of the week of 4 January
-    of_year, of_week = new_year + ordinal - 1, monday + 7 * (week - 1) + weekday - 1
-    in_year = (of_year >= new_year) & (of_year < next_year)
-    in_week = (week >= 1) & (monday + 7 * (week - 1) < next_monday) & (weekday >= 1) & (weekday <= 7)
-    days = np.where(ordinal != NONE, of_year, np.where(week != NONE, of_week, days))
-    good = ~dated | np.where(ordinal != NONE, in_year, np.where(week != NONE, in_week, good))
+    of_year = new_year + ordinal - 1
+    days = np.where(ordinal != NONE, of_year, days)
+    good = ~dated | np.where(ordinal != NONE, (of_year >= new_year) & (of_year < next_year), good)
     hour, minute, second = hour + np.where(half == 1, 12, 0), np.maximum(minute, 0), np.maximum(second, 0)
     seconds = np.where(timed, 3600 * hour + 60 * minute + np.minimum(second, 59), 0)  # a leap second is the one before
     of_day = (hour >= 0) & (minute < 60) & (second <= 60) & ((hour < 24) | ((hour == 24) & (minute + second == 0)))

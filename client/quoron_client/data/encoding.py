@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, WrapSerializer
+from pydantic import Field, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.features import (
     MAX_DEGREE,
@@ -254,53 +254,6 @@ def in_words(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _by_class(given: object) -> object:
-    numbers = [*given.values()] if isinstance(given, dict) else []
-    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
-    if not (numbers and plain and all(0 < each < np.inf for each in numbers)):
-        raise ValueError("to be a table of a number > 0 for each class")
-    return given
-
-
-ByClass = Annotated[dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
-
-
-@dataclass(frozen=True, slots=True)
-class ClassWeights(Declared):
-    """What a row counts by its class, place by place of `outcomes`: in (0, 1], the most of them 1."""
-
-    counts: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not (self.counts and all(0 < each <= 1 for each in self.counts) and max(self.counts) == 1):
-            raise ConfigError(f"Expected class weights in (0, 1], the largest 1, got {self.counts}.")
-
-    @classmethod
-    def declared(cls, label: AnyLabel | None, weights: Mapping[str, float]) -> "ClassWeights":
-        """Of declared weights by the classes' names: each divided by the largest. A class without one weighs 1."""
-        values = outcomes(label)
-        names = [in_words(each) for each in values]
-        own = {_TRUTH.get(name, name) if set(values) == {0, 1} else name: each for name, each in weights.items()}
-        known = [_TRUTH.get(name, name) if set(values) == {0, 1} else name for name in names]
-        if len(own) != len(weights) or not set(own) <= set(known):
-            wrong = next((name for name in weights if _TRUTH.get(name, name) not in known), "one class")
-            raise ConfigError(
-                f"Expected class_weight for classes among {', '.join(names) or 'those of a label'}, each once, got "
-                f"{wrong!r}. Write them as the label has them."
-            )
-        if not all(np.isfinite(each) and each > 0 for each in weights.values()):
-            raise ConfigError(
-                f"Expected finite class weights > 0, got {dict(weights)}. Leave rows of a class out else."
-            )
-        found = [float(own.get(name, 1.0)) for name in known]
-        return cls(tuple(each / max(found) for each in found))
-
-    def of(self, labels: Vector) -> Vector:
-        """Of encoded labels (N,), -1 and +1 or 0 to K - 1; NaN where there is none."""
-        places = (labels > 0) if len(self.counts) == 2 else np.where(np.isnan(labels), 0.0, labels)
-        return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
-
-
 @dataclass(frozen=True, slots=True)
 class Weight(Declared):
     """What a row counts: its value in a column divided by `most`, values above held at 1."""
@@ -317,9 +270,6 @@ def seen(shares: Sequence[float] | Vector, error: float) -> Vector:
     """Released shares (K,) as far as they are seen: held within [2 standard errors, 1]."""
     found: Vector = np.clip(np.asarray(shares, np.float64), min(2.0 * error, 1.0), 1.0)
     return found
-
-
-_TRUTH = {"false": "0", "true": "1", "-1": "0", "+1": "1"}  # names of the two values of what is true or false
 
 
 def _signs(positive: NDArray[np.bool_]) -> Vector:
@@ -347,7 +297,6 @@ class Encoding(Declared):
     | feature that is null, NaN, infinite or text   | the row is left out; `missing="midpoint"`: the middle     |
     | label that is none of those declared, or null | the row is left out                                     |
     | weight that is null, negative or not finite   | the row is left out                                     |
-    | weight and class weight                       | multiplied, each in [0, 1]                              |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
     A feature whose column is a span, as `features.named` has it, becomes one of each of these columns, alike.
@@ -362,7 +311,6 @@ class Encoding(Declared):
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
     missing: Literal["drop", "midpoint"] = "drop"
-    class_weight: ClassWeights | None = None  # beside `weight`
     curves: int = 1  # the largest degree of a polynomial of a number
     pairs: int = 0  # the largest product of degrees of two columns that are multiplied; 0: none are
 
@@ -378,12 +326,6 @@ class Encoding(Declared):
             raise ConfigError(
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
-            )
-        classes = len(outcomes(self.label))
-        if self.class_weight is not None and len(self.class_weight.counts) != (classes or None):
-            raise ConfigError(
-                f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
-                "column weigh rows: population.columns.weight."
             )
         if not (1 <= self.curves <= MAX_DEGREE and 0 <= self.pairs <= MAX_DEGREE):
             raise ConfigError(
@@ -431,7 +373,7 @@ class Encoding(Declared):
     @property
     def weighted(self) -> bool:
         """Whether rows count differently."""
-        return self.weight is not None or self.class_weight is not None
+        return self.weight is not None
 
     @property
     def columns(self) -> tuple[str, ...]:

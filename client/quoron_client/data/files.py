@@ -11,7 +11,7 @@ user's value change everybody's column. Rows are in the order of the files' path
 | ----------------------------------------------- | --------------------------------------------- |
 | nothing there, no Parquet file                  | the folder or URL                             |
 | truncated, no Parquet at all                    | the file                                      |
-| pages that cannot be read                       | file, row group and column                    |
+| pages that cannot be read                       | file and row group                            |
 | a column that is missing, or of another type    | file and column                               |
 | another size or time of change than it had      | file                                          |
 | a store that refuses, or a URL with a password  | the URL, and what the store says; not the URL |
@@ -195,7 +195,11 @@ class Files:
             except MemoryError:  # Arrow's is an ArrowException, and nothing is wrong with the file
                 raise
             except (pa.ArrowException, OSError) as error:
-                raise self._unreadable(part, group, inside, error) from None
+                self.opened(part)  # a file that has changed is the first thing to say
+                raise DataError(
+                    f"Expected {part.shown!r} to be readable, but its row group {group} is not "
+                    f"({type(error).__name__}). Write the file again."
+                ) from None
 
     def _with_keys(self, table: pa.Table, rows: int, keys: dict[str, Any], columns: Sequence[str]) -> pa.Table:
         held = {name: table.column(name) for name in table.column_names}
@@ -223,16 +227,6 @@ class Files:
                 )
         return said
 
-    def _unreadable(self, part: FoundFile, group: int, columns: Sequence[str], error: Exception) -> DataError:
-        """Return what to say of a row group: which column it is, found by reading each alone."""
-        self.opened(part)  # a file that has changed is the first thing to say
-        bad = [name for name in columns if not _readable(self.system, part, group, name)]
-        named = f"column{'s' * (len(bad) > 1)} {', '.join(map(repr, bad))}" if bad else "some column"
-        return DataError(
-            f"Expected {part.shown!r} to be readable, but {named} of its row group {group} is not "
-            f"({type(error).__name__}). Write the file again."
-        )
-
 
 _AGAIN = "Put it back as it was, or begin a new run."
 
@@ -240,17 +234,6 @@ _AGAIN = "Put it back as it was, or begin a new run."
 def _cut(count: int, most: int) -> Iterator[int]:
     """Sizes of at most `most` that add up."""
     yield from (min(most, count - start) for start in range(0, count, most))
-
-
-def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str) -> bool:
-    try:
-        for _ in _opened(system, part).iter_batches(batch_size=ROWS, row_groups=[group], columns=[column]):
-            pass
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError, DataError):
-        return False
-    return True
 
 
 def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:

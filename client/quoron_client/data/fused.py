@@ -589,7 +589,7 @@ class _Shape:
                 made[:, -1] = self.scale
             self._labels(table, labels, marks)
             if rules.weighted:
-                self._weights(table, labels, weights, marks)
+                self._weights(table, weights, marks)
         if rules.normalize:
             made[:] = rules.in_unit_rows(made)
         clear(made, labels, weights, marks)
@@ -608,16 +608,14 @@ class _Shape:
         for power in range(len(declared_labels(rules)).bit_length()):
             mark(places + 1 >> power & 1 == 1, first + power, marks)
 
-    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any) -> None:
-        weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
-        weights[:] = 1.0 if by_class is None else by_class.of(labels)
-        if weight is None:
-            return
+    def _weights(self, table: pa.Table, weights: Any, marks: Any) -> None:
+        weight, bit = self.rules.weight, _declared(self.rules)
+        assert weight is not None
         values = columns.numbers(table, weight.column)
         missing, above = ~(values >= 0), values > weight.most
         mark(missing, 0, marks)
         mark(missing | above, bit, marks)
-        weights *= np.minimum(values / weight.most, 1.0)
+        weights[:] = np.minimum(values / weight.most, 1.0)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:

@@ -82,7 +82,6 @@ class Columns(TypedDict, total=False):
         estimate: columns whose range or values are estimated privately, for a part of ε; by default all, where no
             feature is declared.
         weight: what a row counts: a column, and the most that it says.
-        class_weight: what a row counts by its class: a weight for each.
         missing: what becomes of a row where a number is missing.
         csv: how a file of text is written: its separator, decimal, encoding, quoting.
         intercept: whether there is a constant.
@@ -98,7 +97,6 @@ class Columns(TypedDict, total=False):
     exclude: Sequence[str]
     estimate: Mapping[str, Literal["number", "category", "any"]]
     weight: Mapping[str, str | float]
-    class_weight: Mapping[str | int | bool, float]
     missing: Literal["drop", "midpoint"]
     csv: Mapping[str, str]
     intercept: bool

@@ -78,7 +78,7 @@ def evaluate(
     found = load(model) if isinstance(model, str | Path) else model
     adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
     Privacy(epsilon, delta, adjacency=adjacency)  # which checks them
-    encoding = replace(found.encoding, class_weight=None, weight=None)
+    encoding = replace(found.encoding, weight=None)
     classes = outcomes(encoding.label)
     if encoding.label is None or not (classes or hasattr(encoding.label, "bound")):
         raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")

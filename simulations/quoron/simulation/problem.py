@@ -16,7 +16,7 @@ from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset
 from quoron.run_folder import FRAME
 from quoron.simulation import wildcards
-from quoron_client.data.encoding import ClassWeights, Encoding, Range, Signs, Weight
+from quoron_client.data.encoding import Encoding, Range, Signs, Weight
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, day_number
 from quoron_client.losses import (
     Classification,
@@ -114,10 +114,8 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 
 def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
-    loss, known, section, table = population.loss, population.knowledge, config.problem, config.population
+    loss, known, section = population.loss, population.knowledge, config.problem
     curvature, wide = known.typical_curvature, _free(config, population)
-    # Rates are of the labels as rows count: where classes have weights of their own nobody says it.
-    weighed = isinstance(table, configs.TableSection) and table.columns.class_weight is not None
     return Problem(
         users=population.users,
         items_per_user=config.population.items_per_user or population.items_per_user,
@@ -146,7 +144,7 @@ def problem(config: Config, population: Declared | Answering) -> Problem:
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
             start_loss=loss.start_loss,
-            label_rate=section.label_rate if isinstance(loss, Classification) and not weighed else None,
+            label_rate=section.label_rate if isinstance(loss, Classification) else None,
             label_unit=_label_unit(config, loss),
         ),
     )
@@ -334,7 +332,6 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         feature_norm=loss.feature_norm,
         weight=None if columns.weight is None else Weight(columns.weight.column, columns.weight.most),
         missing=columns.missing,
-        class_weight=None if columns.class_weight is None else ClassWeights.declared(label, columns.class_weight),
     )
     rules.check_loss(loss)
     rules.check_meant(table.user)

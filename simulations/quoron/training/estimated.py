@@ -175,17 +175,12 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
 def _wanted_label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
     if section.label is None:
         return None
-    label, weights = section.label.column, section.columns.class_weight
+    label = section.label.column
     type_ = types.get(label)
     if not isinstance(section.label.read(), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
         if label in section.columns.estimate:
             raise ConfigError(f"Expected label {label!r} to be declared or estimated, got both. Leave out one.")
         return None
-    if weights is not None:
-        raise ConfigError(
-            f"Expected the classes of label {label!r} beside a weight for each, got class_weight for "
-            f"{', '.join(weights)}. Declare classes = [...], or leave class_weight out."
-        )
     return Want(label, "label")
 
 

@@ -24,7 +24,7 @@ from quoron.training import data_quality as checks
 from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
-from quoron_client.data.encoding import ClassWeights, in_words, outcomes, seen
+from quoron_client.data.encoding import in_words, outcomes, seen
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
@@ -39,7 +39,6 @@ UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's for
 OUTGROWN = 3.0  # times a plan's bound, TAILED apart: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: data-quality.md#h4
-DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
@@ -297,8 +296,6 @@ def _with_rate(problem: Problem, model: Model) -> Problem:
     told, known = model.label_shares, problem.beliefs
     if told is None or problem.outputs > 1 or not known.sigmoid or known.label_rate is not None:
         return problem
-    if model.encoding.class_weight is not None:
-        return problem
     shares = seen(told.shares, told.error)
     return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
 
@@ -387,9 +384,7 @@ def one_answer(model: Model) -> tuple[str, ...]:
     only = model.always()
     if only is not None:
         return (f"the model predicts {in_words(only)!r} for every row, whatever it holds within its ranges. {fix}",)
-    shares, weights = model.label_shares, model.encoding.class_weight
-    if weights is not None:
-        return () if shares is None else _diluted(weights, seen(shares.shares, shares.error), model.loss.name)
+    shares = model.label_shares
     if shares is None or len(classes) > 2:
         return ()
     rare = [
@@ -401,17 +396,6 @@ def one_answer(model: Model) -> tuple[str, ...]:
         f"about {100 * share:.2g} % (± {100 * shares.error:.2g} %) of the labels are {value!r}: a model whose chances "
         f"are right predicts it for {200 * (share + 2 * shares.error):.2g} % of rows at most, often for none. {fix}"
         for value, share in rare
-    )
-
-
-def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> tuple[str, ...]:
-    """Return what class weights cost, where that is much."""
-    average = float(shares @ np.array(weights.counts) / shares.sum())
-    if average > DILUTED or loss not in ("logistic", "softmax"):
-        return ()
-    return (
-        f"by class_weight a row counts {average:.2g} on average, and noise is {1 / average:.2g} times as large beside "
-        f"it. Where classes are told badly so, train without it, and decide by the released share: {_SHARE}.",
     )
 
 

@@ -1,7 +1,6 @@
-"""Declared class weights, and thresholds by the shares that a run's data quality check releases."""
+"""Thresholds by the shares that a run's data quality check releases, and what rows count."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import quoron
 from patients import patients
 from quoron import config as configs
-from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron.training import run as training
 from quoron.training.result import one_answer
-from quoron_client.data.encoding import Classes, ClassWeights, Encoding
+from quoron_client.data.encoding import Classes, Encoding
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
-from quoron_privacy.errors import ConfigError, UsageError
+from quoron_privacy.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -48,17 +45,13 @@ def made(weights: list[float], encoding: Encoding = MODEL, loss: Any = None, **m
 
 
 def test_share_is_the_rule_of_the_largest_mean_recall():
-    """Chances over shares, weighed rows taken back: by the definition, row by row."""
-    for counts in (None, (0.2, 1.0)):
-        rules = replace(MODEL, class_weight=None if counts is None else ClassWeights(counts))
-        model = made([2.0, 0.3, -0.5, -1.5], rules, label_shares=SHARES)
-        weighed = model.predict_proba(ROWS) / (counts or (1.0, 1.0))
-        chances = weighed / weighed.sum(axis=1, keepdims=True)
-        wanted = np.array(["no", "yes"])[np.argmax(chances / SHARES.shares, axis=1)]
-        assert model.predict(ROWS, threshold="share").tolist() == wanted.tolist()
-        assert replace(model, threshold="share").predict(ROWS).tolist() == wanted.tolist()
-        half = np.array(["no", "yes"])[(model.predict_proba(ROWS)[:, 1] > 0.5).astype(int)]
-        assert model.predict(ROWS).tolist() == half.tolist()
+    """Chances over shares: by the definition, row by row."""
+    model = made([2.0, 0.3, -0.5, -1.5], MODEL, label_shares=SHARES)
+    wanted = np.array(["no", "yes"])[np.argmax(model.predict_proba(ROWS) / SHARES.shares, axis=1)]
+    assert model.predict(ROWS, threshold="share").tolist() == wanted.tolist()
+    assert replace(model, threshold="share").predict(ROWS).tolist() == wanted.tolist()
+    half = np.array(["no", "yes"])[(model.predict_proba(ROWS)[:, 1] > 0.5).astype(int)]
+    assert model.predict(ROWS).tolist() == half.tolist()
     third = np.array(["no", "yes"])[(model.predict_proba(ROWS)[:, 1] > 0.3).astype(int)]
     assert model.predict(ROWS, threshold=0.3).tolist() == third.tolist()
 
@@ -105,60 +98,18 @@ def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, normalize, 
     assert "--threshold share" in warning
 
 
-def test_what_class_weights_cost_is_said_where_it_is_much():
-    weighed = replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))
-    (warning,) = one_answer(made([9.0, 0, 0, 0], weighed, label_shares=SHARES))
-    assert "a row counts 0.14 on average, and noise is 7.4 times as large beside it" in warning
-    assert one_answer(made([9.0, 0, 0, 0], weighed, label_shares=LabelShares((0.5, 0.5), 0.001))) == ()
-
-
-def test_the_command_line_takes_class_weights(people, tmp_path):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    words = [
-        "--user",
-        "who",
-        "--label",
-        "ill",
-        "--set",
-        'population.label.classes=["no", "yes"]',
-        "--numeric",
-        "age=0:100,dose=0:5",
-    ]
-    command = [
-        "--quiet",
-        "train",
-        str(tmp_path / "people.csv"),
-        *words,
-        "--epsilon",
-        "2",
-    ]
-    assert (
-        invoke(
-            [*command, "--set", "population.columns.class_weight={ no = 1, yes = 4 }", "--out", str(tmp_path / "run")]
-        )
-        == 0
-    )
-    assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
-
-
 def estimator(**more: Any) -> PrivateLogisticRegression:
     given = {"epsilon": 4.0, "bounds": (0, 100), "classes": ["no", "yes"], "random_state": 0, "items_per_user": 2}
     return PrivateLogisticRegression(**given | {"algorithm": "one-pass-dp-sgd", "rounds": 3} | more)
 
 
 @pytest.mark.filterwarnings("ignore::quoron.sklearn.NoiseFromSeed")
-def test_estimators_weigh_by_class_and_by_row(people):
+def test_estimators_weigh_by_row(people):
     X, y, users = people[["age", "dose"]], people.ill, people.who
     plain = estimator().fit(X, y, users)
-    with pytest.raises(
-        ValueError, match=r"class_weight to be a mapping, got class_weight='balanced'.*threshold='share'"
-    ):
-        estimator(class_weight="balanced").fit(X, y, users)
-    declared = estimator(class_weight={"no": 1, "yes": 9}, data_quality=0).fit(X, y, users)
     weights = np.where(y == "yes", 9.0, 1.0)
     by_row = estimator(most_weight=9, data_quality=0).fit(X, y, users, sample_weight=weights)
-    np.testing.assert_array_equal(declared.coef_, by_row.coef_)
-    assert (declared.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
+    assert (by_row.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
     assert (estimator(threshold="share").fit(X, y, users).predict(X) == "yes").any()
     odd = weights.copy()
     odd[:4] = [np.nan, -1.0, np.inf, 1e300]
@@ -172,51 +123,24 @@ def test_an_estimator_of_numbers_takes_weights_of_rows(people):
     assert ridge.model_.encoding.weight.most == 3.0
 
 
-def test_classes_that_are_bought_take_no_declared_weights(people, tmp_path):
-    given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run"}
-    with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or leave class_weight out"):
-        quoron.train(people, **given, columns={"class_weight": {"yes": 5}}, dry_run=True)
+def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "people").mkdir()
+    counted = people.assign(counts=people.ill.map({"no": 1, "yes": 8}))
+    pq.write_table(pa.Table.from_pandas(counted, preserve_index=False), tmp_path / "people" / "0.parquet")
+    models = []
+    for frame, given in ((counted, config()), (None, configs.located(config("people"), tmp_path))):
+        model, _, _ = training.rehearse(given, simulation_seed=3, frame=frame)
+        models.append(model)
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
+    plain, _, _ = training.rehearse(config(weight=None), simulation_seed=3, frame=people)
+    assert not np.array_equal(plain.weights, models[0].weights)
 
 
 def config(path: str = "frame", **more: Any) -> configs.Config:
     table: dict[str, Any] = {"kind": "table", "path": path, "user": "who"}
     table["label"] = {"column": "ill", "classes": ["no", "yes"]}
-    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": {"no": 1, "yes": 8}} | more
+    weight = {"column": "counts", "most": 8}
+    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "weight": weight} | more
     method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
     return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
-
-
-def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "people").mkdir()
-    pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
-    models = []
-    for frame, given in ((people, config()), (None, config("people"))):
-        model, _, _ = training.rehearse(replaced(given, tmp_path), simulation_seed=3, frame=frame)
-        models.append(model)
-    assert models[0].encoding.class_weight == models[1].encoding.class_weight
-    np.testing.assert_array_equal(models[0].weights, models[1].weights)
-    plain, _, _ = training.rehearse(config(class_weight=None), simulation_seed=3, frame=people)
-    assert not np.array_equal(plain.weights, models[0].weights)
-
-
-def replaced(given: configs.Config, folder: Path) -> configs.Config:
-    if given.population.path == "frame":
-        return given
-    return configs.located(given, folder)
-
-
-def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
-    """The same bits as a column that says so."""
-    weights = {"no": 1, "yes": 8}
-    by_class, _, _ = training.rehearse(config(), simulation_seed=3, frame=people)
-    counted = people.assign(counts=people.ill.map(weights))
-    column = {"class_weight": None, "weight": {"column": "counts", "most": 8}}
-    by_row, _, _ = training.rehearse(config(**column), simulation_seed=3, frame=counted)
-    assert by_class.label_shares != by_row.label_shares  # another column is looked at, with noise of its own
-    unlooked = configs.TrainSection(data_quality=0)
-    both = [
-        training.rehearse(given.model_copy(update={"train": unlooked}), simulation_seed=3, frame=rows)
-        for given, rows in ((config(), people), (config(**column), counted))
-    ]
-    np.testing.assert_array_equal(both[0][0].weights, both[1][0].weights)

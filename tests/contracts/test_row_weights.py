@@ -1,9 +1,10 @@
-"""A run whose rows count by their class, replayed: neighbours, and the same bits after it.
+"""A run whose rows count by a column, replayed: neighbours, and the same bits after it.
 
 data-quality#h3: weights change what a user's own items count, within [0, 1], and nothing else. Broken twin: weights
 above one.
 """
 
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -26,10 +27,8 @@ from quoron.training import lifetime, run
 from quoron.training.table import CuratorEngine, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data.encoding import ClassWeights
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
@@ -37,7 +36,8 @@ from quoron_server.plan import RunPlan
 USERS, ROWS = 200, 3
 METHODS = {"one-pass-dp-sgd": {"rounds": 4}, "whitened-tracking": {"rounds": 4}}
 LABELS = ("a", "b", "c")  # of which the first two are the classes
-CLASSES = {"a": 1, "b": 90}
+MOST = 90.0
+COUNTS = {"a": 1.0, "b": MOST, "c": math.nan}  # what a row counts
 draw = np.random.Generator(np.random.Philox(8))
 X = draw.normal(size=(USERS * ROWS, 2))
 Y = np.where(X[:, 0] + draw.normal(size=USERS * ROWS) > 1.5, "b", "a")
@@ -50,14 +50,15 @@ def table(own: Rows) -> pa.Table:
     columns = [[*X[kept, place].tolist(), *(row[place] for row in own)] for place in (0, 1)]
     who = np.append(np.repeat(np.arange(USERS - 1), ROWS), np.full(len(own), USERS - 1))
     labels = [*Y[kept].tolist(), *(row[2] for row in own)]
-    return pa.table({"who": who, "u": columns[0], "v": columns[1], "ill": labels})
+    counts = [COUNTS[label] for label in labels]
+    return pa.table({"who": who, "u": columns[0], "v": columns[1], "ill": labels, "count": counts})
 
 
 @cache
 def prepared(name: str) -> Prepared[Any]:
     section: dict[str, Any] = {"kind": "table", "path": "frame", "user": "who", "items_per_user": ROWS}
     section["label"] = {"column": "ill", "classes": ["a", "b"]}
-    section["columns"] = {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": CLASSES}
+    section["columns"] = {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "weight": {"column": "count", "most": MOST}}
     tree = {"population": section, "privacy": {"epsilon": 8.0, "delta": 1e-4}, "domain": {"radius": 2.0}}
     tree |= {"algorithm": {"name": name, "options": METHODS[name]}}
     return run.prepare(from_tree(tree), Path.cwd(), name="replayed", frame=table([(0.0, 0.0, "a")]))
@@ -120,14 +121,14 @@ own_rows = st.lists(st.tuples(numbers, numbers, st.sampled_from(LABELS)), min_si
 @pytest.mark.parametrize("name", METHODS)
 @settings(derandomize=True, deadline=None, max_examples=12)
 @given(first=own_rows, second=own_rows)
-def test_a_run_whose_rows_count_by_class_costs_what_its_plan_charges(name, first, second):
+def test_a_run_whose_rows_count_by_a_column_costs_what_its_plan_charges(name, first, second):
     replayed(name, first, second)
 
 
 FAR: tuple[Rows, Rows] = ([(3.0, 3.0, "b")] * 3, [(-3.0, -3.0, "b")] * 3)
 
 
-def test_the_farthest_users_use_what_is_charged_whatever_their_class_weighs():
+def test_the_farthest_users_use_what_is_charged_whatever_their_rows_weigh():
     rare = replayed("one-pass-dp-sgd", *FAR)
     assert 0.1 < max(rare) <= 1 + 1e-9
     common = [[(u, v, "a") for u, v, _ in own] for own in FAR]
@@ -135,10 +136,8 @@ def test_the_farthest_users_use_what_is_charged_whatever_their_class_weighs():
     assert max(light) < 0.1 * max(rare)
 
 
-def test_weights_above_one_are_refused_and_held_by_whoever_answers():
-    """Neither is left to the other; without both a user's gradient is longer than the plan's bound."""
-    with pytest.raises(ConfigError, match="in \\(0, 1\\]"):
-        ClassWeights((1.0, 10.0))
+def test_weights_above_one_are_held_by_whoever_answers():
+    """Else a user's gradient is longer than the plan's bound."""
     whole, loss = items("one-pass-dp-sgd", FAR[0]), prepared("one-pass-dp-sgd").scene.held.declared.loss
     broken = replace(whole, weights=10 * whole.item_weights)
     assert max(broken.item_weights) == 10.0
