@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -154,6 +155,14 @@ def test_a_run_folder_is_loaded_into_a_tree_like_the_one_that_was_trained(tmp_pa
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), loaded, found.model))
     with pytest.raises(ConfigError, match="another shape, of 4 and 0"):
         quoron.jax.load(tmp_path / "run", jnp.zeros(4))
+
+
+def test_a_schedule_of_optax_is_that_of_its_name(tmp_path: Path) -> None:
+    schedule = optax.cosine_decay_schedule(0.5, 3)
+    given = [{"step_size": schedule}, {"step_size": 0.5, "schedule": "cosine"}]
+    fixed = {"rounds": 3, "rate": 0.5, "optimiser": "adam"}
+    one, other = (trained(tmp_path / str(i), options=fixed | more).weights for i, more in enumerate(given))
+    np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -607,13 +608,23 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         def __getitem__(self, index: int) -> dict[str, Any]:
             return {"who": f"u{owners[index]:02}", "y": int(y[index]), "input": x[index]}
 
+    def collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        assert len(rows) == 1  # never with another user's items
+        return {"input": rows[0]["input"][None], "y": torch.tensor([rows[0]["y"]])}
+
+    loader = torch.utils.data.DataLoader
     same = {
         "arrays": {"data": (x.numpy().astype(np.float64), y.numpy()), "user": owners},
         "offsets": {"offsets": np.arange(0, len(owners) + 1, ITEMS)},
         "frame": {"data": frame, "user": "who", "features": list("abcd"), "label": "y"},
         "dataset": {"data": Listed(), "user": owners},
+        "loader": {"data": loader(Listed(), batch_size=7, shuffle=True), "user": owners},
         "mapping": {"data": {"input": x, "y": y}, "user": owners},
         "named dataset": {"data": Named(), "user": "who", "label": "y"},
+        "named loader": {"data": loader(Named(), batch_size=7), "user": "who", "label": "y"},
+        "collated": {"data": loader(Named(), collate_fn=collated), "user": owners},
+        "hugging face": {"data": datasets.Dataset.from_pandas(frame), "user": "who", "features": list("abcd")}
+        | {"label": "y"},
     }
     for name, how in same.items():
         np.testing.assert_array_equal(trained(tmp_path / name, **how).weights, base)
@@ -662,14 +673,6 @@ def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", Returning("number"), **more).evaluation.figure("half").low <= 0.5
 
 
-class Uneven(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.zeros(index + 1)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -681,8 +684,7 @@ class Uneven(torch.utils.data.Dataset):
         ({"data": (torch.zeros(3), torch.zeros(4))}, "one length"),
         ({"data": {"input": torch.zeros(3, 4)}, "label": "y"}, "an entry 'y', got input"),
         ({"data": {}}, "at least one array"),
-        ({"data": torch.utils.data.DataLoader([torch.zeros(1)])}, "got a DataLoader. Give its `dataset`"),
-        ({"data": Uneven()}, "one shape.*fixed length"),
+        ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
         ({"data": (torch.zeros(60, 4), torch.arange(60) % 4)}, "item with the largest in part 2 of 2 they raised"),
         (
             {"data": {"input": torch.zeros(60, 4), "y": -1 + torch.arange(60) % 3}, "label": "y"},

@@ -24,6 +24,7 @@ from quoron.training.rows import (
     Setting,
     Timetable,
     TrainedRows,
+    algorithm_of,
     completed,
     problem_of,
 )
@@ -414,6 +415,18 @@ def test_steps_of_a_schedule_add_up_to_as_much() -> None:
         made = Optimiser(schedule=name)  # type: ignore[arg-type]
         steps = [options["step_size"] * made.rate(t, options["rounds"]) for t in range(options["rounds"])]
         assert sum(steps) == pytest.approx(1.2)
+
+
+def test_a_step_size_may_be_a_function_of_the_round() -> None:
+    def falling(round_: int) -> float:
+        return 0.5 * (1 - round_ / 4)
+
+    options = {"rounds": 4, "step_size": falling}
+    _, found = algorithm_of({"epsilon": 1.0, "options": options})
+    assert found == {"rounds": 4, "step_size": 0.5, "schedule": (1.0, 0.75, 0.5, 0.25)}
+    for wrong in ({"step_size": falling}, {**options, "schedule": "linear"}, {**options, "step_size": lambda t: 0.0}):
+        with pytest.raises(ConfigError, match=r"options\.step_size"):
+            algorithm_of({"epsilon": 1.0, "options": wrong})
 
 
 def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> None:

@@ -617,9 +617,10 @@ def train(
 ) -> TrainedRows[torch.nn.Module]:
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
-    `data` is a tuple or a mapping of tensors or arrays with one entry an item, or a Dataset of them, with `user`, the
-    user of each item, or with `offsets` where items are sorted by user. `data` may also be a DataFrame with the columns
-    `user`, `features` and `label`.
+    `data` is a tuple or a mapping of tensors or arrays with one entry an item, or a Dataset or DataLoader of them, with
+    `user`, the user of each item, or with `offsets` where items are sorted by user. A DataLoader's collate function
+    gets item by item, in the order of its Dataset. `data` may also be a table (a DataFrame or a Dataset of Hugging
+    Face) with the columns `user`, `features` and `label`.
 
     The loss of an item is loss(module(*inputs), target) on batches of one, of a mapping loss(module(**inputs), target).
     The target is the last part, or that called `label`. Without `loss` the module gets all parts and returns its loss:

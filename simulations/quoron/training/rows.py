@@ -21,7 +21,7 @@ harmless to repeat after a crash:
 
 Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
-Items by user as arrays: from a table, arrays or tensors, a mapping of them, or a Dataset of torch.
+Items by user as arrays: from a table, arrays or tensors, a mapping of them, a Dataset or a DataLoader of torch.
 
 Which items users take when has the same shapes for all, whatever anybody holds:
 
@@ -188,9 +188,18 @@ class Training(BlackBox, total=False):
 
 
 def algorithm_of(method: BlackBox) -> tuple[str, dict[str, Any]]:
-    """Return the name of the algorithm, and its options."""
-    name = method.get("algorithm")
-    return ONE_PASS if name is None else name, dict(method.get("options") or {})
+    """Return the name of the algorithm, and its options, where a step size that is a function became its values."""
+    name, options = method.get("algorithm"), dict(method.get("options") or {})
+    if callable(options.get("step_size")):
+        if options.get("rounds") is None or "schedule" in options:
+            raise ConfigError("Expected options.rounds and no schedule where options.step_size is a function.")
+        count(rounds=options["rounds"])
+        steps = [float(options["step_size"](round_)) for round_ in range(options["rounds"])]
+        largest = max(steps, default=0.0)
+        if not largest > 0:
+            raise ConfigError(f"Expected a function as options.step_size with positive values, got {largest} at most.")
+        options |= {"step_size": largest, "schedule": tuple(step / largest for step in steps)}
+    return ONE_PASS if name is None else name, options
 
 
 def problem_of(method: BlackBox, *, users: int, dimension: int) -> Problem:
@@ -449,7 +458,7 @@ def train_rows(
         clip_norm: longer rows are shortened to it. None: it follows the users, privately, for a share of ε, and
             `options` need a `step_size`.
         algorithm, options: a name from `quoron show algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
-            chooses what is left out.
+            chooses what is left out. `step_size` may be a function of the round, from 0, such as a schedule of optax.
         smoothness, items_per_user: public, for step sizes only.
         chunk: users in one call of `rows`, at most: bounds its memory; by default a cohort at once.
         start: public start, shape (d,); zero by default. Its values must not depend on protected data. It is kept with
@@ -645,7 +654,7 @@ def _differing(out: str | Path, setting: Setting) -> str:
 
 
 Array = NDArray[Any]
-Data = Any  # a DataFrame, arrays or tensors, a mapping of them, or a Dataset
+Data = Any  # a DataFrame, a Dataset of Hugging Face, arrays or tensors, a mapping of them, a Dataset or a DataLoader
 
 
 class ModuleTraining(Training, total=False):
@@ -711,7 +720,7 @@ def items_of(
         wanted = [user, *features, *([] if label is None else [label])]
         if missing := [name for name in wanted if name not in columns]:
             raise DataError(f"Expected the columns {', '.join(missing)} in the table, found none of these names.")
-        table = {name: _dense(name, np.asarray(data[name])) for name in wanted}
+        table = _read(data, wanted)
         parts = _features([table[name] for name in features])
         parts += [] if label is None else [_numbers(table[label])]
         owners: Any = table[user]
@@ -755,8 +764,16 @@ def of_one_user(data: Data) -> Items:
 
 
 def _columns(data: Data) -> list[str] | None:
-    """Names of the columns of a DataFrame; None for what is no table."""
-    return [str(name) for name in data.columns] if hasattr(data, "columns") else None
+    """Names of a table's columns: of a DataFrame, or a Dataset of Hugging Face; None for what is no table."""
+    if hasattr(data, "columns"):
+        return [str(name) for name in data.columns]
+    return list(data.column_names) if hasattr(data, "column_names") and hasattr(data, "with_format") else None
+
+
+def _read(data: Data, names: list[str]) -> dict[str, Array]:
+    """Columns of a table as arrays, (N,) or, where entries are arrays of one shape, (N, ...)."""
+    found = data if hasattr(data, "columns") else data.select_columns(names).with_format("numpy")[:]
+    return {name: _dense(name, np.asarray(found[name])) for name in names}
 
 
 def _dense(name: str, column: Array) -> Array:
@@ -779,20 +796,25 @@ def _features(columns: list[Array]) -> list[Array]:
 
 
 def _parts(data: Data) -> dict[Any, Any]:
-    """Return arrays with one entry an item, by name or place, of arrays or of a Dataset."""
+    """Return arrays with one entry an item, by name or place, of arrays, a Dataset or a DataLoader.
+
+    A DataLoader collates item by item: one that pads to the longest of a batch would make items depend on each other.
+    """
+    collate = getattr(data, "collate_fn", None)
     if isinstance(data, Mapping):
         return dict(data)
-    if hasattr(data, "collate_fn"):
-        raise DataError("Expected arrays, a DataFrame or a Dataset, got a DataLoader. Give its `dataset`.")
-    if isinstance(data, tuple | list | str) or hasattr(data, "dtype") or not hasattr(data, "__getitem__"):
+    if isinstance(data, tuple | list | str) or hasattr(data, "dtype") or not (collate or hasattr(data, "__getitem__")):
         return dict(enumerate(data if isinstance(data, tuple | list) else (data,)))
-    rows = [data[index] for index in range(len(data))]
+    source: Any = data.dataset if collate else data
+    rows = [source[index] for index in range(len(source))] if hasattr(source, "__getitem__") else list(source)
     if not rows:
         raise DataError("Expected a Dataset with items, got an empty one.")
+    rows = [collate([row]) for row in rows] if collate else rows
     rows = [row if isinstance(row, tuple | list | Mapping) else (row,) for row in rows]
+    join: Any = np.concatenate if collate else np.stack
     try:
         keys = rows[0] if isinstance(rows[0], Mapping) else range(len(rows[0]))
-        return {key: np.stack([_array(row[key]) for row in rows]) for key in keys}
+        return {key: join([_array(row[key]) for row in rows]) for key in keys}
     except (ValueError, LookupError):  # whose words quote a value
         raise DataError(
             "Expected items of one shape with the same parts, got several. Pad to a fixed length."
