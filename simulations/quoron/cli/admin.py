@@ -209,7 +209,7 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, csv: li
 
 users = typer.Typer(help="The users of a federation: list, set, forget.", no_args_is_help=True)
 
-_ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
+_ACTIONS = {"retired": "retire", "active": "back"}
 
 
 @users.command("list")
@@ -236,12 +236,9 @@ def _line(user: dict[str, Any]) -> str:
 @connects
 def set_users(
     who: Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")],
-    state: Annotated[Literal["retired", "away", "active"], typer.Argument(help="Of all of them.")],
+    state: Annotated[Literal["retired", "active"], typer.Argument(help="Of all of them.")],
 ) -> None:
-    """Draw users for no run that begins from now on: retired for good, away until they are active again.
-
-    What was promised to them stands. Users who are away are not drawn even if they connect.
-    """
+    """Draw users for no run that begins from now on, until they are set active again; what was promised stands."""
     with reached().control() as control:
         for user in who:
             print(printable(control.call("change_user", action=_ACTIONS[state], user=user)["said"]))
