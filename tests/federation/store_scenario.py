@@ -40,7 +40,7 @@ def carry_out(url: str) -> None:
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
         registry.enrol("eve")
-        registry.away(0)
+        registry.retire([0])
         registry.back(0)
         population.limit("everyone", epsilon=1.0, delta=1e-5)
         population.charge("run", "everyone", epsilon=0.5, delta=1e-6)

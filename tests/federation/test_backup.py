@@ -13,7 +13,7 @@ import pytest
 from federation.crowd import Honest, complete, coordinator, crowd, specification
 from quoron.federation.control import Control
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
+from quoron_privacy.errors import LedgerError, QuoronError
 from quoron_server.federation import RunStore
 from quoron_server.service import tokens
 from quoron_server.specification import planned
@@ -315,18 +315,6 @@ def test_a_run_whose_model_was_released_before_its_state_was_written_is_complete
         store.settle()
         assert store.registry.run("open").state == "complete"
         np.testing.assert_array_equal(Ledger.within(database, "open").model, np.ones(2))
-
-
-def test_restorations_that_were_lost_are_in_the_list_of_incarnations(tmp_path: Path) -> None:
-    filled(other(tmp_path, "books"))
-    backed_up(other(tmp_path, "books"), tmp_path / "b")
-    lost = [restore(tmp_path / "b", other(tmp_path, name)).incarnation for name in ("one", "two")]
-    restored = restore(tmp_path / "b", other(tmp_path, "three"), lost=[*lost, lost[0]])
-    with Database(other(tmp_path, "three"), create=False) as database:
-        assert database.incarnations[1:] == (*lost, restored.incarnation)
-    for word in ("", "x" * 16, "0" * 15):
-        with pytest.raises(ConfigError, match="16 digits of an incarnation"):
-            restore(tmp_path / "b", other(tmp_path, "four"), lost=[word])
 
 
 async def test_a_coordinator_of_a_restored_database_asks_nobody_of_a_run_that_has_ended(tmp_path: Path) -> None:

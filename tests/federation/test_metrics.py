@@ -1,7 +1,6 @@
 """What a coordinator tells those who watch over it: where, in which format, and nothing that a user's answer moves."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import re
@@ -11,17 +10,13 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import Metric
 
-from federation import crowd
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
 from federation.rehearsal import USERS, Scene
-from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import metrics
@@ -182,39 +177,6 @@ async def fetched(address: str, request: str) -> str:
         return ""
     finally:
         writer.close()
-
-
-@pytest.mark.parametrize(("rate", "named"), [(1.0, True), (0.9, False)], ids=["everybody", "secret cohorts"])
-def test_answers_of_another_length_are_named_where_cohorts_are_no_secret_and_what_follows_from_data_never_is(
-    rate: float, named: bool, tmp_path: Path, our_logs: pytest.LogCaptureFixture
-) -> None:
-    honest = crowd.Honest.of(20)
-    sent = {0: np.zeros(4), 1: np.full(3, np.nan), 2: np.full(3, 1e300)}
-
-    def answering(user: int, question: pb.Question) -> pb.Answer:
-        answer = honest(user, question)
-        values = sent.get(user)
-        return (
-            answer
-            if values is None
-            else wire.answer_to_wire("trial", answer.round, answer.digest, values, Status.ANSWERED)
-        )
-
-    async def scene() -> str:
-        async with crowd.coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
-            for peer in await stack.enter_async_context(crowd.crowd(running.listen, 20)):
-                stack.callback(asyncio.create_task(peer.work(answering)).cancel)
-            wanted = crowd.specification("recentred-sgd", options={"rounds": 3, "rate": rate})
-            await running.manager.submit(wanted.as_text())
-            await crowd.complete(running)
-            return await running.metrics.text()
-
-    told = crowd.carried_out(scene())
-    counted = [line for line in told.splitlines() if line.startswith("quoron_client_misfits")]
-    assert counted == (['quoron_client_misfits_total{client="client-0"} 3.0'] if named else [])
-    found = [line for line in our_logs.messages if "is not suitable" in line]
-    assert len(found) == named
-    assert not named or "client 'client-0' sends answers of a wrong type or length" in found[0]
 
 
 def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> None:

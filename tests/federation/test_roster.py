@@ -78,15 +78,12 @@ def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
 @one_kind
 def test_what_the_operator_says_stands_until_it_says_otherwise(registry, clock):
     enrolled(registry, "ada", "ben", "cem")
-    registry.away(0)
-    registry.retire([1])
+    registry.retire([0, 1])
     for _ in "ab":
         enrolled(registry, "ada", "ben", "cem")  # connecting changes nothing of it
-        assert states(registry) == {"ada": "away", "ben": "retired", "cem": "active"}
+        assert states(registry) == {"ada": "retired", "ben": "retired", "cem": "active"}
         clock.now += 30 * DAY
     assert registry.active("everyone").tolist() == []
-    with pytest.raises(ConfigError, match="active or away, got user 1, retired: by its operator"):
-        registry.away(1)
     enrolled(registry, "ada", "ben", "cem")
     registry.back(0)
     registry.back(1)
@@ -326,7 +323,7 @@ def test_nothing_that_a_client_answers_moves_who_is_drawn_next(tmp_path: Path) -
 
 
 def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broken twin: whose answer is rejected is away."""
+    """The broken twin: whose answer is rejected is retired."""
     seen: list[Registry] = []
     made, answer = Registry.__init__, Sessions.answer
 
@@ -340,7 +337,7 @@ def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkey
             user in (row := self.runs["trial"].open.cohort.rows)
             and self.runs["trial"].open.status[row[user][0]] == Status.REJECTED
         ):
-            seen[-1].away(user)
+            seen[-1].retire([user])
         return verdict
 
     monkeypatch.setattr(Registry, "__init__", making)
@@ -357,18 +354,18 @@ def test_an_operator_sets_the_state_of_several_users_at_once(
             for number in range(3):
                 registry(running).enrol(f"name:client-{number}")
             own = operator(running, tmp_path)
-            for words in (["0", "1", "away"], ["1", "active"], ["2", "retired"], ["2", "active"]):
+            for words in (["0", "1", "retired"], ["1", "active"], ["2", "retired"], ["2", "active"]):
                 assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", *words]) == 0
                 found.append([user.state for user in registry(running).page()])
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", "0", "gone"]) == 2
-            assert "'gone' is not one of 'retired', 'away', 'active'" in " ".join(capsys.readouterr().err.split())
+            assert "'gone' is not one of 'retired', 'active'" in " ".join(capsys.readouterr().err.split())
         return found
 
     assert carried_out(scene()) == [
-        ["away", "away", "active"],
-        ["away", "active", "active"],
-        ["away", "active", "retired"],
-        ["away", "active", "active"],
+        ["retired", "retired", "active"],
+        ["retired", "active", "active"],
+        ["retired", "active", "retired"],
+        ["retired", "active", "active"],
     ]
 
 

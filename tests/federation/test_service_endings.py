@@ -217,7 +217,7 @@ async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_u
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
-        registry.away(1)
+        registry.retire([1])
         for run, how in ended.items():
             registry.add_run(run, "{}")
             registry.fix_members(run, 1)

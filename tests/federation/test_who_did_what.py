@@ -44,7 +44,7 @@ async def a_day(folder: Path) -> str:
         await said(ben, "cancel", run="winter")
         with pytest.raises(Exception, match="limit of population"):
             await said(ada, "submit", specification=specification(NAME, "autumn").as_text())
-        await said(ada, "change_user", action="away", user="3")
+        await said(ada, "change_user", action="retire", user="3")
         await said(ben, "charge", run="counts", group="everyone", epsilon=1.0, delta=0.0, note="another library")
         return json.dumps(await said(ada, "ledger"))
 

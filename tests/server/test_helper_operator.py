@@ -1,7 +1,6 @@
 """The second server's operator: commands while it is stopped, and what it tells those who watch it."""
 
 import asyncio
-import re
 import shutil
 import urllib.error
 import urllib.request
@@ -80,7 +79,7 @@ class TestMetrics:
 
         return asyncio.run(asked())
 
-    def test_they_say_how_far_a_run_is_and_not_how_many_are_in_it(self, tmp_path: Path) -> None:
+    def test_they_do_not_say_how_many_are_in_a_run(self, tmp_path: Path) -> None:
         texts = []
         for name, users in (("one", 1), ("three", 3)):
             place = tmp_path / name
@@ -88,14 +87,9 @@ class TestMetrics:
             with opened(place) as helped:
                 leader = Leader(real(), helped)
                 leader.ask(0, [leader.masked(user, 0)[0] for user in range(users)])
-                expires = helped.store.runs()[0].expires - 1_800_000_000
                 made = self.scraped(helped, helped.store._database)
-                assert 'quoron_second_server_run_rounds_answered{run="trial"} 1.0\n' in made
                 assert 'quoron_second_server_runs{state="open"} 1.0\n' in made
-                left = r'^(quoron_second_server_run_keys_seconds_left\{run="trial"\}) (\S+)$'
-                (found,) = re.findall(left, made, re.MULTILINE)
-                assert float(found[1]) == expires
-                texts.append(re.sub(left, r"\1", made, flags=re.MULTILINE))
+                texts.append(made)
         assert texts[0] == texts[1]
 
     def test_it_serves_the_coordinators_alarms_and_the_metrics_of_its_own_faults(self, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@
 
 A caller shows a certificate of the authority of the second server's own operator, and has a key that the operator has
 named: there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said,
-logged or counted depends on answers or on how many came. Its metrics are planned and public values: how far a run is,
-by its plan; of users nothing, not even how many there were (docs/two-servers.md#metrics).
+logged or counted depends on answers or on how many came. Its metrics are public values: of users nothing, not even how
+many there were (docs/two-servers.md#metrics).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Ma
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,6 @@ from prometheus_client import Metric
 from quoron_client.durable import locked
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.noise import Entry
-from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
 from quoron_server.second_server.keys import Keys, public_fingerprint, signing_key
@@ -39,7 +38,6 @@ from quoron_server.second_server.runs import (
     OPEN,
     RESTORED,
     Helped,
-    HelpedRun,
     HelpedRunStore,
     Refused,
     UnknownRun,
@@ -57,7 +55,7 @@ _CUT_OFF = 0.1  # seconds within which gRPC cancels a call that was cut off, who
 _CHUNK = 256 << 10  # bytes of a reply in one message
 _OPTIONS = (("grpc.max_allowed_incoming_connections", 64), ("grpc.max_concurrent_streams", 4))
 REFUSED = ("identity", "expired", "refused", "away", "error")  # calls, and why
-Stored = list[tuple[HelpedRun, int]]  # of each run its answered rounds
+Stored = Counter[str]  # of runs, by state
 _log = logging.getLogger("quoron.second_server")
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -100,8 +98,7 @@ class SecondServerMetrics(ServerMetrics[Stored]):
         self.on_time = True  # whether the keys of finished runs could be destroyed when it was last tried
 
     def _read(self) -> Stored:
-        store = self._helped.store
-        return [(run, store.rounds(run.run)) for run in store.runs()]
+        return Counter(run.state for run in self._helped.store.runs())
 
     def _free(self) -> Mapping[str, int]:
         with suppress(OSError):
@@ -115,22 +112,8 @@ class SecondServerMetrics(ServerMetrics[Stored]):
         yield family("calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
         if stored is None:
             return
-        states = Counter(run.state for run, _ in stored)
-        runs = [({"state": state}, states[state]) for state in (OPEN, CLOSED, EXPIRED, RESTORED)]
+        runs = [({"state": state}, stored[state]) for state in (OPEN, CLOSED, EXPIRED, RESTORED)]
         yield family("second_server_runs", "Runs by state.", runs)
-        open_ = [(run, answered) for run, answered in stored if run.state == OPEN]
-        now = self._clock()
-        for name, words, value in (
-            ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
-            ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.spec)),
-            ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
-        ):
-            yield family(f"second_server_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
-
-
-@lru_cache(maxsize=64)
-def _rounds(spec: str) -> int:
-    return len(MechanismSpec.read(spec).rounds)
 
 
 class SecondServer(Program):

@@ -313,14 +313,6 @@ class ClientPlane:
             called = journal.called("" if strange else who.name, who.identity)
         _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
         self._manager.counts.refuse_call(refusal.code, refusal.words)
-        if who is not None and refusal.words.startswith(OTHER_PROTOCOL):
-            self._warn_of_software(who, "speaks another protocol")
-
-    def _warn_of_software(self, caller: Caller, what: str) -> None:
-        """Log, once by name, and count a client with unsuitable software, whatever its data are."""
-        name = caller.name or caller.identity[:16]
-        if self._manager.counts.misfit(name):
-            _log.warning("client %r %s: its software is not suitable, and its answers are ignored", name, what)
 
     async def watch_certificates(self) -> None:
         """Every few seconds, without end, disconnect clients whose certificates are revoked, have expired, or are of an
@@ -412,10 +404,7 @@ class ClientPlane:
 
     def _answered(self, stream: ClientStream, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
         sessions, user = self._manager.sessions, stream.user
-        wrong = sessions.wrong_answers[user]
         verdict = sessions.answer(user, answer, size)
-        if sessions.wrong_answers[user] > wrong:
-            self._warn_of_software(self._callers[stream], "sends answers of a wrong type or length")
         if verdict == pb.VERDICT_TAKEN:  # not sent: a receipt would cost as much as the next question
             return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)

@@ -157,7 +157,7 @@ class Commands:
         return await self._manager.users.standing(group)
 
     async def change_user(self, *, action: str, user: str, by: str) -> Document:
-        """Retire a user, or set it away or back."""
+        """Retire a user, or set it back."""
         done = await self._manager.users.change(action, user)
         journal.note("user", action=action, by=by, said=done["said"])
         return await self._manager.after(done)

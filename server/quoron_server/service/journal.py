@@ -36,7 +36,7 @@ EVENTS: Mapping[str, str] = {  # the first word is the event's name
     "cancelled": "run %(run)s was cancelled by %(by)s",
     "limited": "group %(group)s was limited by %(by)s to %(limit)s",
     "charged": "another tool's %(run)s was charged by %(by)s to group %(group)s, with %(charge)s",
-    "user": "%(action)s, said %(by)s: %(said)s",  # retired, away, back, forgotten, or with another key
+    "user": "%(action)s, said %(by)s: %(said)s",  # retired, back, forgotten, or with another key
     "copied": "the database was copied by %(by)s to %(file)s",
 }
 _WARNINGS = ("refused", "paused", "ended early")

@@ -32,7 +32,6 @@ from quoron_privacy.errors import (
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server import specification as specifications
 from quoron_server.federation import RunStore
-from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
@@ -55,7 +54,6 @@ else:
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
 OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks"
-_NAMED, _OTHERS = 100, "others"  # clients
 CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -70,7 +68,6 @@ class Counts:
 
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
-    misfits: Counter[str] = field(default_factory=Counter)  # messages of unsuitable software, by client
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -78,12 +75,6 @@ class Counts:
         if not isinstance(error, LedgerUnavailable):
             kinds = {"limit": BudgetExceeded, "plan": OtherPlan}
             self.refused[next((why for why, kind in kinds.items() if isinstance(error, kind)), "other")] += 1
-
-    def misfit(self, client: str) -> bool:
-        """Count a client with unsuitable software; return whether it is new. Beyond 100 clients share a name."""
-        name = client if client in self.misfits or len(self.misfits) < _NAMED else _OTHERS
-        self.misfits[name] += 1
-        return self.misfits[name] == 1
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """Count a refused call of a client or an operator."""
@@ -386,7 +377,6 @@ class Manager:
             run.session = session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **helped
             )
-            session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
         await run.gather(session, max(loop.time(), self._gathered), over=begun)
         run.begun = True
         events = await asyncio.to_thread(self._begin, run)

@@ -240,9 +240,6 @@ class Metrics(ServerMetrics[Stored]):
         yield family("clients_connected", "Connected clients.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
-        misfits = [({"client": client}, number) for client, number in self._manager.counts.misfits.items()]
-        text = "Answers of another type or length than was asked for, and calls in another protocol, since the start."
-        yield family("client_misfits_total", text, misfits, "counter")
         if self._transport.revoked is not None:
             try:
                 revoked, readable = len(self._transport.revoked.now()), 1

@@ -275,7 +275,7 @@ class Users:
 
     async def change(self, action: str, word: str) -> dict[str, Any]:
         """Return what an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
-        if action not in (actions := ("retire", "away", "back")):
+        if action not in (actions := ("retire", "back")):
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
 
         def work() -> str:
@@ -283,9 +283,6 @@ class Users:
             if action == "retire":
                 self._registry.retire([user.user])
                 return f"{_name(user)} is retired: a member of no run that begins from now on."
-            if action == "away":
-                self._registry.away(user.user)
-                return f"{_name(user)} is away until it is said to be back: a member of no run that begins meanwhile."
             if user.fingerprint in self._now_revoked():
                 raise ConfigError(f"Expected a user whose certificate is good, got {_name(user)}: it is revoked.")
             self._registry.back(user.user)

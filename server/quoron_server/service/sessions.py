@@ -198,7 +198,6 @@ class RunSession:
     members: NDArray[np.int64]  # user of each slot
     silos: Mapping[int, int] = field(default_factory=dict)  # number of users of each client that has several
     sums: bool = False  # silos send sums where the question has them
-    secret_cohorts: bool = False  # the guarantee assumes that no observer learns who is asked
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
@@ -246,7 +245,6 @@ class Sessions:
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
         self.late = 0  # rounds that opened late, which is public
-        self.wrong_answers: Counter[int] = Counter()  # of a wrong type or length, by user
         self._here: dict[int, ClientStream] = {}
 
     @property
@@ -377,32 +375,29 @@ class Sessions:
             return found
         current, asked = found
         taken = self._take_masked if isinstance(message, pb.MaskedAnswer) else self._take
-        fitted = taken(current, asked, user, message)
-        if not fitted and not self.runs[message.run].secret_cohorts:  # a count would reveal who is in one
-            self.wrong_answers[user] += 1
+        taken(current, asked, user, message)
         current.up += GRPC + size
         self._mark_done(current, asked)
         return pb.VERDICT_TAKEN
 
-    def _take(self, current: _Open, _: _Asked, user: int, message: Any) -> bool:
-        """Store an answer; return whether its type and length are right. A silo's sums are private and not checked."""
+    def _take(self, current: _Open, _: _Asked, user: int, message: Any) -> None:
+        """Store an answer: one of a wrong type or length as rejected. A silo's sums are private and not checked."""
         cohort, rows = current.cohort, current.cohort.rows[user]
         if cohort.row is not None:
-            return True  # no server may see an answer of this run
+            return  # no server may see an answer of this run
         if cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
             sums = wire.sums_from_wire(message, current.length, len(rows), current.question.reduction)
             if sums is not None:
                 current.sums[user] = sums
-            return True
+            return
         places = rows if current.apart is None else np.searchsorted(current.apart, rows)
         read = wire.rows_from_wire(message, current.shape, len(rows))
         if read is None:
             current.status[places] = Status.REJECTED
-            return False
-        current.values[places], current.status[places] = read.values, read.status
-        return True
+        else:
+            current.values[places], current.status[places] = read.values, read.status
 
-    def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> bool:
+    def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> None:
         """Store a masked answer, which no server can read, and the part for the second server."""
         row = int(current.cohort.rows[user][0])
         made = masked.answer_from_wire(message, math.prod(current.shape))
@@ -410,7 +405,6 @@ class Sessions:
             question = masked.question_digest(message.run, message.round, asked.digest, asked.body)
             current.values.view(np.uint64)[row], current.sealed[row] = made[0], Sealed(question, made[1])
             current.status[row] = Status.ANSWERED
-        return made is not None
 
     def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """Return the open round and the question of an answer, by its names alone; otherwise the verdict."""

@@ -6,8 +6,7 @@
     >>> find(file, token).refusal(), find(file, "guess")
     (None, None)
     >>> remove(file, name="ada")
-    >>> find(file, token).refusal().partition(" on ")[0]
-    'This token was taken back'
+    >>> find(file, token)
 
 A token is 256 random bits, so a plain SHA-256 hides it: there is nothing to guess with a dictionary. The file is read
 for every call, so that a token removed is a token refused, and one that has an end is refused from then on, by the
@@ -21,7 +20,7 @@ import hmac
 import json
 import math
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -45,20 +44,15 @@ class Token:
     role: Role
     sha256: str
     ends: dt.datetime | None = None
-    removed: dt.datetime | None = None
 
     def refusal(self) -> str | None:
         """Return why this token is refused, for its holder to read; None for a valid token."""
-        if self.removed is not None:
-            return f"This token was taken back on {_day(self.removed)}. Ask the operator for another."
         if self.ends is not None and now() >= self.ends:
             return f"This token ended on {_day(self.ends)}, by the coordinator's clock. Ask the operator for another."
         return None
 
     def words(self) -> str:
         """Return how long it is good, for people."""
-        if self.removed is not None:
-            return f"taken back {_day(self.removed)}"
         if self.ends is None:
             return "no end"
         left = self.ends - now()
@@ -69,9 +63,8 @@ class Token:
 
     def as_json(self) -> dict[str, Any]:
         """As it is listed; without the hash."""
-        times = {"ends": self.ends, "removed": self.removed}
-        dates = {key: None if at is None else at.isoformat() for key, at in times.items()}
-        return {"name": self.name, "role": self.role, **dates, "good": self.refusal() is None}
+        ends = None if self.ends is None else self.ends.isoformat()
+        return {"name": self.name, "role": self.role, "ends": ends, "good": self.refusal() is None}
 
 
 def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:
@@ -94,13 +87,12 @@ def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:
 
 
 def remove(file: Path, *, name: str) -> None:
-    """Take a token back; ConfigError if there is no good one of that name."""
+    """Take a token back; ConfigError if there is none of that name."""
     with locked(file.parent):
         stands = read(file)
-        good = [each.name for each in stands.values() if each.refusal() is None]
-        if name not in good:
-            raise ConfigError(f"Expected one of the names {', '.join(good) or '(none)'} in {file}, got {name!r}.")
-        _write(file, stands | {name: replace(stands[name], removed=now())})
+        if name not in stands:
+            raise ConfigError(f"Expected one of the names {', '.join(stands) or '(none)'} in {file}, got {name!r}.")
+        _write(file, {other: each for other, each in stands.items() if other != name})
 
 
 def find(file: Path, token: str) -> Token | None:
@@ -129,10 +121,10 @@ def _token(name: str, entry: dict[str, str]) -> Token:
     """One entry; ValueError, KeyError or TypeError for what is none."""
     if entry["role"] not in get_args(Role) or len(entry["sha256"]) != 64:
         raise ValueError
-    times = {key: dt.datetime.fromisoformat(entry[key]) for key in ("ends", "removed") if key in entry}
-    if any(at.tzinfo is None for at in times.values()):
+    ends = dt.datetime.fromisoformat(entry["ends"]) if "ends" in entry else None
+    if ends is not None and ends.tzinfo is None:
         raise ValueError
-    return Token(name, cast(Role, entry["role"]), entry["sha256"], **times)
+    return Token(name, cast(Role, entry["role"]), entry["sha256"], ends)
 
 
 def _hash(token: str) -> str:
@@ -146,7 +138,6 @@ def _day(at: dt.datetime) -> str:
 def _write(file: Path, tokens: dict[str, Token]) -> None:
     entries = {}
     for name, each in tokens.items():
-        times = {"ends": each.ends, "removed": each.removed}
         entries[name] = {"role": each.role, "sha256": each.sha256}
-        entries[name] |= {key: at.isoformat() for key, at in times.items() if at is not None}
+        entries[name] |= {} if each.ends is None else {"ends": each.ends.isoformat()}
     replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PRIVATE)

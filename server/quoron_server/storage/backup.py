@@ -16,7 +16,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import sqlite3
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.durable import PRIVATE, clear, sync_folder
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.storage import ledger, lifetime_ledger, registry
 from quoron_server.storage.database import Database, parse
 from quoron_server.storage.store import FORMAT, Table, listed, now, verify_rows
@@ -139,27 +138,23 @@ class Restored:
     ended: tuple[str, ...]  # runs that were open
 
 
-def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[str] = ()) -> Restored:
+def restore(source: Path, url: str, *, head: str | None = None) -> Restored:
     """Make a database at `url`, where there is none, from a backup: all of it, or nothing. Runs that were open end.
 
-    `head` is the hash of a row of the lifetime ledger that somebody kept: LedgerError if the backup is older. `lost`
-    are incarnations that were restored from a copy of the same database, were used and are gone. LedgerError for a
-    backup that is not whole, and where there is a database already; ConfigError for words that are no incarnations.
+    `head` is the hash of a row of the lifetime ledger that somebody kept: LedgerError if the backup is older, for one
+    that is not whole, and where there is a database already.
     """
     copy, path = read(source), parse(url)
     chain = sorted(copy.rows.get(lifetime_ledger.CHAIN, []), key=lambda row: int(row["sequence"]))
     verify_rows([row | {"payload": json.loads(row["payload"])} for row in chain], head)
-    for word in lost:
-        if re.fullmatch("[0-9a-f]{16}", word) is None:
-            raise ConfigError(f"Expected the 16 digits of an incarnation, got {word!r}. A client's refusal has them.")
     if path is None:
         with Database(url) as database:
-            return _fill(database, copy, lost)
+            return _fill(database, copy)
     if any(each.exists() for each in (path, path.with_name(path.name + "-acknowledged"))):
         raise LedgerError(f"Expected no database at {path}, found one, or its count. Restore to another.")
     with _draft(path, f"restore a database to {path}") as draft:
         with Database(f"sqlite:///{draft}") as database:
-            restored = _fill(database, copy, lost)
+            restored = _fill(database, copy)
             database.as_new()
         os.link(draft, path)
         sync_folder(path.parent)
@@ -167,7 +162,7 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
         return restored
 
 
-def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> Restored:
+def accept(path: Path, *, head: str | None = None) -> Restored:
     """Take a SQLite file for all that there is, though it is older than its count or has none; as `restore`."""
     if not path.is_file():
         raise LedgerError(f"Expected a database at {path}, found none.")
@@ -180,7 +175,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
             database.ensure(SCHEMA)
             lifetime_ledger.PopulationLedger(database).verify(head)
             with database.writing():
-                restored = _put_back(database, database.incarnations, lost)
+                restored = _put_back(database, database.incarnations)
             database.as_new()
         os.replace(draft, path)  # until its count is gone it is refused, as before
         path.with_name(path.name + "-acknowledged").unlink(missing_ok=True)
@@ -189,7 +184,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
         return restored
 
 
-def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
+def _fill(database: Database, copy: Copy) -> Restored:
     with database.transaction() as execute:
         if database.tables & set(TABLES):
             raise LedgerError(f"Expected an empty database at {database.name}, found tables. Restore to another.")
@@ -197,15 +192,15 @@ def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
         for name, rows in copy.rows.items():
             if rows:
                 TABLES[name].insert(execute, *rows)
-        return _put_back(database, copy.incarnations, lost)
+        return _put_back(database, copy.incarnations)
 
 
-def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) -> Restored:
+def _put_back(database: Database, before: Sequence[str]) -> Restored:
     """Return a new incarnation, and the end of every open run, in the transaction that restores the database.
 
     A run whose model is there already is complete. `RunStore.settle` writes the last lines of the lifetime ledger.
     """
-    database.renew([*before, *(word for word in dict.fromkeys(lost) if word not in before)])
+    database.renew(before)
     runs = registry.Registry(database)
     known, ended = {row.run for row in runs.runs()}, []
     for row in runs.runs():

@@ -2,7 +2,7 @@
 
     registry = Registry(database, away_after=7 * DAY)
     user = registry.enrol(fingerprint, "clinics", name="ada")   # the same certificate is the same user, permanently
-    registry.retire([user]); registry.away(user); registry.back(user)
+    registry.retire([user]); registry.back(user)
     registry.add_run("summer", specification)
     members = registry.fix_members("summer", 1000)  # user by slot; drawn of the active ones, once
 
@@ -158,8 +158,8 @@ SCHEMA = (USERS, _draws, _gone, _nobodys, _runs, _slots, _agreed)
 class Registry:
     """Users, runs and memberships in one database. Every method is one transaction and may be repeated.
 
-    A user is *retired* when its operator says so or its key was revoked; *away* when its operator says so, or when it
-    was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected: nothing that a client
+    A user is *retired* when its operator says so or its key was revoked; *away* when it was not seen for `away_after`
+    seconds; otherwise *active*. To be seen is to be connected: nothing that a client
     computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
     (docs/privacy/silos.md#ro1). When somebody was seen is kept as a time on a grid of `away_after` / 24: who had to
     come back in the middle of a round does not show.
@@ -291,13 +291,6 @@ class Registry:
                 new = f"fingerprint IN ({marks(some)}) AND state != 'retired'"
                 found += _change(execute, {"state": "retired", "why": REVOKED}, new, *some)
         return sorted(found)
-
-    def away(self, user: int) -> None:
-        """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
-        found = self.find(str(user))
-        if found.state == "retired":
-            raise ConfigError(f"Expected a user who is active or away, got user {user}, retired: {found.why}.")
-        self._say([found.user], "away", _SAID)
 
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError for one without a key."""

@@ -52,10 +52,6 @@ def restore(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse an older database.")
     ] = None,
-    lost: Annotated[
-        list[str] | None,
-        typer.Option("--lost-copy", metavar="WORD", help="Incarnation restored from the same copy, used and lost."),
-    ] = None,
 ) -> None:
     """Restore a database. Runs that were open end, as they may have released more since; their charges stay.
 
@@ -69,16 +65,15 @@ def restore(
             bare = opened.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
-    how: dict[str, Any] = {"head": checkpoint, "lost": lost or ()}
     if not bare:
-        made = backup.restore(source, database, **how)
+        made = backup.restore(source, database, head=checkpoint)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
             "then, and restore the backup there."
         )
     else:
-        made = backup.accept(source, **how)
+        made = backup.accept(source, head=checkpoint)
     print(f"restored as {made.incarnation}")
     for run in made.ended:
         print(f"{run}: ended")
@@ -214,7 +209,7 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, csv: li
 
 users = typer.Typer(help="The users of a federation: list, set, forget.", no_args_is_help=True)
 
-_ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
+_ACTIONS = {"retired": "retire", "active": "back"}
 
 
 @users.command("list")
@@ -241,12 +236,9 @@ def _line(user: dict[str, Any]) -> str:
 @connects
 def set_users(
     who: Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")],
-    state: Annotated[Literal["retired", "away", "active"], typer.Argument(help="Of all of them.")],
+    state: Annotated[Literal["retired", "active"], typer.Argument(help="Of all of them.")],
 ) -> None:
-    """Draw users for no run that begins from now on: retired for good, away until they are active again.
-
-    What was promised to them stands. Users who are away are not drawn even if they connect.
-    """
+    """Draw users for no run that begins from now on, until they are set active again; what was promised stands."""
     with reached().control() as control:
         for user in who:
             print(printable(control.call("change_user", action=_ACTIONS[state], user=user)["said"]))

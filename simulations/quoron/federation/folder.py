@@ -16,7 +16,6 @@ What a local federation is started with: how many clients in how many processes,
 """
 
 import fcntl
-import ipaddress
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ from typing import Any
 
 from quoron.engine.processors import free_memory
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
-from quoron_client.protocol import identity
+from quoron_client.protocol import identity, is_loopback
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
@@ -65,7 +64,11 @@ class Order:
         if not 1 <= self.processes <= self.clients:
             raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
         for address in (self.listen, self.control):
-            host_of(address)
+            if not is_loopback(address) or not address.rpartition(":")[2].isdecimal():
+                raise ConfigError(
+                    f"Expected a loopback address, such as 127.0.0.1:7443 or [::1]:7443, got {address!r}. "
+                    "Others reach a coordinator of `quoron serve`."
+                )
 
     @property
     def passing(self) -> bool:
@@ -83,26 +86,6 @@ class Order:
         most = -(-self.clients // self.processes)
         each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
         return f"{self.clients:,} clients, {each}"
-
-
-def host_of(address: str) -> str:
-    """The host at which this machine reaches who listens at host:port, which is a loopback one if that is every host.
-
-    ConfigError for what is no such address.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) >= 1 << 16 or (":" in host) != host.startswith("["):
-        raise ConfigError(f"Expected HOST:PORT, such as 127.0.0.1:7443 or [::1]:7443, got {address!r}.")
-    name = host.strip("[]")
-    with suppress(ValueError):
-        return "127.0.0.1" if ipaddress.ip_address(name).is_unspecified else name
-    return name
-
-
-def reached(address: str) -> str:
-    """Host:port at which this machine reaches who listens at host:port."""
-    host = host_of(address)
-    return f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
 
 
 def processes_for(clients: int, *, resumed: bool = False) -> int:
@@ -124,7 +107,7 @@ def processes_for(clients: int, *, resumed: bool = False) -> int:
     return max(1, min(clients, left // (EACH - MORE)))
 
 
-HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
+HOSTS = ("localhost", "127.0.0.1", "::1")  # by which a coordinator is reached
 DAYS = 365
 PASSING = "quoron-local-"  # a folder that is to pass begins so
 LOOKS = 1.0  # seconds that a process which wants a folder waits for those that look whether it runs
@@ -190,11 +173,6 @@ class Folder:
                 tokens.remove(entries, name="operator")
             token = tokens.add(entries, name="operator", role="operator")
             replace_whole(self.operator / "token", f"{token}\n".encode(), mode=PRIVATE)
-
-    def reached_at(self, *hosts: str) -> None:
-        """The coordinator's certificate is for these names and addresses too."""
-        if certificates.add_hosts(self.path / "authority", "coordinator", hosts, days=DAYS) is not None:
-            self._give("coordinator", self.coordinator, hosts=hosts)
 
     def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
         """Its certificate, its key, and whom to trust."""

@@ -27,7 +27,7 @@ from quoron.config import Config
 from quoron.engine.processes import ALONE, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Control
-from quoron.federation.folder import ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
+from quoron.federation.folder import ORDER, RUNNING, Folder, Order, processes_for
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
@@ -128,7 +128,7 @@ class Local:
 
     def operator(self) -> Control:
         """Return a connection to the control plane."""
-        return Control(reached(self.control), self.folder.token, self.folder.authority)
+        return Control(self.control, self.folder.token, self.folder.authority)
 
     def stop(self) -> dict[str, Any]:
         """End all processes in order, and keep the folder: who was killed."""
@@ -215,7 +215,6 @@ def start(
     )
     with Local(folder, order) as local:  # first: it alone has the folder
         folder.make(count)
-        folder.reached_at(host_of(listen), host_of(control))
         give_tables(folder, config, base, count, silos)
         local.begin()
         local.ready(shown)
@@ -241,7 +240,7 @@ def words(found: Mapping[str, Any]) -> str:
     return (
         f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
         f"processes\nclients {found['listen']}, operators {found['control']}\n"
-        f"quoron login {reached(found['control'])} --token-file {found['folder']}/operator/token "
+        f"quoron login {found['control']} --token-file {found['folder']}/operator/token "
         f"--authority {found['folder']}/operator/authority.pem\n"
         f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} --timeout 2"
     )

@@ -38,7 +38,7 @@ from quoron.data.users import Corruption
 from quoron.engine.inline import SENT, InlineEngine
 from quoron.engine.processes import die_with, fork, send
 from quoron.federation import log_limit
-from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order, reached
+from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order
 from quoron.planning.plans import Prepared
 from quoron.results import restored
 from quoron.simulation.problem import Setup
@@ -146,7 +146,7 @@ async def _client(
     """Until `stop`. What ends it before is said on `status`, ends no other client of this process, and may pass."""
     simulated = simulation is not None
     config = ClientConfig(
-        coordinator=reached(order.listen),
+        coordinator=order.listen,
         data=place / ITEMS,
         record=place / "record.sqlite",
         certificate=place / "certificate.pem",
