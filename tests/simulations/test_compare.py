@@ -118,7 +118,7 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
 
 
 def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"inline or ray for training and comparisons, got Flower"):
+    with pytest.raises(ConfigError, match=r"inline for a comparison, got Flower"):
         quoron.compare(SMALL, engine="flower")
     assert invoke(["compare", "--engine", "flower"]) == 2
     assert invoke(["compare", "--engine", "inline:address=here:1"]) == 2

@@ -195,15 +195,14 @@ def compare(
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default in terminals and notebooks.
         engine: `Inline(workers=...)` of `quoron.engine`: runs at once, in processes that hold the users in memory, by
-            default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
-            with the users shared between the workers; the bits are the same.
+            default one a processor.
 
     `Comparison.to_pandas()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
 
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
-    chosen = inline_or_ray(engine)
+    chosen = _inline(engine)
     config, name, frame = described(source, user, label, arguments)
     config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
@@ -214,7 +213,14 @@ def compare(
     return carried_out(request, folder, chosen, progress)
 
 
-def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
+def _inline(engine: str | Engine) -> Inline:
+    chosen = from_spec(engine)
+    if not isinstance(chosen, Inline):
+        raise ConfigError(f"Expected the engine inline for a comparison, got {type(chosen).__name__}. Leave it out.")
+    return chosen
+
+
+def carried_out(request: Request, folder: Path, engine: Inline, progress: bool | None) -> Comparison:
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
     with RunFolder(folder).resumable(), bars.display(progress) as watcher:
         return comparisons.carry_out(request, folder, watcher=watcher, engine=engine)
@@ -243,7 +249,7 @@ def resume(
         raise ConfigError(f"Expected no clients to resume a run, got clients={where.clients}. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
         request = comparisons.stored_request(Path(directory))
-        return carried_out(request, Path(directory), inline_or_ray(where), progress)
+        return carried_out(request, Path(directory), _inline(where), progress)
     folder = RunFolder(Path(directory))
     with folder.resumable(), bars.display(progress) as shown:
         if folder.is_search:

@@ -91,27 +91,13 @@ def train(
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
     """
-    if dry_run:
-        return plan_training(source, user, label, **arguments)
     chosen = inline_or_ray(engine)
     config, name, frame = described(source, user, label, arguments, secret=True)
+    if dry_run:
+        prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+        return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.scene.warnings))
     with bars.display(progress) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
         with folder.resumable():
             return training.carry_out(prepared, folder, (*observers, shown), engine=chosen)
-
-
-def plan_training(
-    source: Source,
-    user: str | None = None,
-    label: str | Label | None = None,
-    *,
-    compare: bool = False,
-    **arguments: Unpack[TrainingArguments],
-) -> Plan:
-    """Return the plan of `train` with these arguments; with `compare` beside what every other algorithm would do."""
-    config, name, frame = described(source, user, label, arguments, secret=True)
-    prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
-    return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))

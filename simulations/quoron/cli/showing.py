@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 COEFFICIENTS = 4  # that are shown
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
-NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
+NEXT = "Next: the same without --dry-run. --json has every number and the theorem."
 
 
 def show(result: Any, *, as_json: bool) -> None:

@@ -209,18 +209,12 @@ def train(
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron.engine.choice import inline_or_ray
-
-    where = inline_or_ray(engine)  # refused before a dry run, too
+    asked |= {"holdout": holdout, "engine": engine}
     if dry_run:
-        from quoron.api.training import plan_training
-
-        planned = plan_training(source, holdout=holdout, compare=as_json, **asked)
-        showing.show_dry_run(planned, as_json=as_json)
+        showing.show_dry_run(quoron.train(source, dry_run=True, **asked), as_json=as_json)
         return
     with doubts():
-        asked |= {"holdout": holdout, "progress": shows_progress(as_json=as_json)}
-        trained = quoron.train(source, engine=where, **asked)
+        trained = quoron.train(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(trained, as_json=as_json)
 
 
@@ -331,7 +325,9 @@ def compare(
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
     ] = 5,
-    engine: InlineOrRay = "inline",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="inline[:workers=N]", help="How many runs at once.")
+    ] = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
     as_json: Json = False,
 ) -> None:

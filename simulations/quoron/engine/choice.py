@@ -273,7 +273,7 @@ def inline_or_ray(engine: str | Engine) -> Inline | Ray:
     chosen = from_spec(engine)
     if isinstance(chosen, Flower | Service):
         raise ConfigError(
-            f"Expected the engine inline or ray for training and comparisons, got {type(chosen).__name__}, whose nodes "
+            f"Expected the engine inline or ray for training, got {type(chosen).__name__}, whose nodes "
             "or clients are those of one run. Simulate with it, or submit to a federation."
         )
     return chosen

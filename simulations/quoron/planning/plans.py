@@ -177,12 +177,6 @@ class Plan(Tabular):
         """Return what the plan releases as a dp_accounting event; UsageError where dp_accounting has none for it."""
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
-    def beside(self, config: Config) -> "Plan":
-        """Return the same with what every algorithm of `config` would do, and the chosen one's own plan."""
-        own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
-        others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
-        return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
-
     @property
     def forecast(self) -> Meaning | None:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""

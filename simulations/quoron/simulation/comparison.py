@@ -38,7 +38,7 @@ from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.data import Population
-from quoron.engine.choice import INLINE, Inline, Ray, shared
+from quoron.engine.choice import INLINE, Inline
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
@@ -310,20 +310,18 @@ class Job:
 
 
 def run_jobs(
-    jobs: Sequence[Job], base: Path, *, engine: Inline | Ray, watcher: "Display"
+    jobs: Sequence[Job], base: Path, *, engine: Inline, watcher: "Display"
 ) -> dict[Job, tuple[End, str | None]]:
     """Return what became of each job; relative paths are relative to `base`.
 
     When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
     what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
-    With Ray there is one run at a time, whose users its workers share.
     """
     watcher.planned(len(jobs))
     if not jobs:
         return {}
-    count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
+    count = min(engine.workers or processors(), len(jobs))
     workers = Workers(max(1, processors() // count))
-    own = INLINE if isinstance(engine, Inline) else engine
     waiting, lock = deque(jobs), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
 
@@ -333,7 +331,7 @@ def run_jobs(
 
     def drive() -> None:
         """One worker's life."""
-        with workers.start(pickle.dumps(Work(base.resolve(), own))) as process:
+        with workers.start(pickle.dumps(Work(base.resolve()))) as process:
             while True:
                 with lock:
                     while waiting and waiting[0].cell in refused:
@@ -415,11 +413,10 @@ def stored_request(folder: Path) -> Request:
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
-def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline | Ray = INLINE) -> Comparison:
+def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline = INLINE) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
     A table's relative path is relative to `folder`. A run that fails is reported, and tried again by the next call.
-    With Ray there is one run at a time, whose users its workers share.
     """
     setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
@@ -581,7 +578,6 @@ class Work:
     """Carries runs out, and keeps the last users and plan: the next run often has the same."""
 
     base: Path  # that relative paths are relative to
-    engine: Inline | Ray
     last: Prepared[Setup] | None = None
 
     def __call__(self, run: tuple[Config, Path]) -> tuple[End, str | None]:
@@ -595,8 +591,8 @@ class Work:
             return "refused", str(error)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with shared(prepared, self.engine) as given:
-                runs.carry_out(given, RunFolder(folder), report=False)
+            scene = prepared.scene.remembering(prepared.planned.plan)
+            runs.carry_out(replace(prepared, scene=scene), RunFolder(folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None
