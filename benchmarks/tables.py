@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import mean
 
 import quoron
-from quoron.errors import QuoronError
 from quoron.reports.summary import Summary
+from quoron_privacy.errors import QuoronError
 
 TABLES = {  # preset, figure, whether more of it is better
     "flights": ("auc", True),

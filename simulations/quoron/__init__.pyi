@@ -21,6 +21,6 @@ from .results import Run as Run
 from .results import Release as Release
 from .planning.plans import Plan as Plan
 from .simulation.comparison import Comparison as Comparison
-from .errors import QuoronError as QuoronError
+from quoron_privacy.errors import QuoronError as QuoronError
 
 __version__: str

@@ -16,7 +16,6 @@ import typer.main
 import quoron
 from quoron import config as configs
 from quoron.cli.app import app, invoke
-from quoron.errors import QuoronError
 from quoron.federation import submission
 from quoron.flower import train_privately
 from quoron.model import Model
@@ -24,6 +23,7 @@ from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import make_loss
+from quoron_privacy.errors import QuoronError
 
 NOISELESS = {"serve", "client", "example"}  # whose --set says nothing of a run
 SIMULATED = {"simulate", "compare", "plan"} | NOISELESS  # noise from a seed, or none

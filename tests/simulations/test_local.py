@@ -59,7 +59,7 @@ def test_only_the_engine_service_has_clients_and_faults() -> None:
             with pytest.raises(ConfigError, match="service clients"):
                 from_spec(f"{name}:{key}")
     service = Service(clients=3, workers=2, slow=1)
-    with pytest.raises(ConfigError, match="training and comparisons, got Service"):
+    with pytest.raises(ConfigError, match="inline or ray for training, got Service"):
         inline_or_ray(service)
 
 

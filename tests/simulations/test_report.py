@@ -20,7 +20,6 @@ from pages import Page, check_loads_nothing
 from quoron import config as configs
 from quoron.cli import showing
 from quoron.cli.app import invoke
-from quoron.errors import ConfigError
 from quoron.federation.control import words
 from quoron.reports import page as parts
 from quoron.reports import pages
@@ -31,7 +30,7 @@ from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
 from quoron.training import lifetime
 from quoron_client.federation.session import _printable
-from quoron_privacy.errors import RunError, printable
+from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 from summaries import EXAMPLE

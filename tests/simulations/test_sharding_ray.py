@@ -18,7 +18,7 @@ import quoron
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
 from quoron.engine import on_ray
-from quoron.engine.choice import Inline, Ray, ShardedEngine
+from quoron.engine.choice import Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
@@ -165,19 +165,6 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
         quoron.simulate(source, out=tmp_path / "run", engine=where, observers=[Stopping()])
     np.testing.assert_array_equal(quoron.resume(tmp_path / "run").weights, whole.weights)
     np.testing.assert_array_equal(quoron.simulate(source, out=tmp_path / "ray", engine=where).weights, whole.weights)
-
-
-def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: Path):
-    in_buckets(rows(1200), tmp_path / "d")
-    asked: dict[str, Any] = {"algorithms": ["tracking-srgd"], "seeds": 2}
-    there = quoron.compare(
-        described(tmp_path, "d"),
-        engine=Ray(workers=3, address=cluster.address),
-        out=tmp_path / "there",
-        **asked,
-    )
-    here = quoron.compare(described(tmp_path, "d"), engine=Inline(workers=1), out=tmp_path / "here", **asked)
-    assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]
 
 
 def test_a_cluster_has_to_be_named():

@@ -25,6 +25,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
+from quoron_server.algorithms.info import start_risk
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
@@ -192,9 +193,10 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
             )
         )
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
-        rows.append(("predicted excess risk", bound))
-    if (read := planned.forecast) is not None:
-        rows += read.rows()
+        start = f"without training at most {start_risk(chosen.problem):.2g}"
+        rows.append(("predicted excess risk", f"{bound}; {start}"))
+    if planned.forecast is not None and (words := planned.forecast.words()):
+        rows.append(("that is", words))
     return rows
 
 

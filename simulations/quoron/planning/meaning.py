@@ -97,23 +97,6 @@ class Meaning:
             said.append(f"AUC {self.area:.2g}")
         return f"{' and '.join(said)} (measured)" if said else ""
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each thing that follows."""
-        rows = [("excess risk without training", f"at most {self.start:.2g}")]
-        if self.constant is not None:
-            rows.append(("and with always the label rate", f"at most {self.constant:.2g}"))
-        if self.apart is not None:
-            rows.append(("predictions off the best model's", f"at most {number(self.apart)}, root mean square"))
-        if self.apart_at_start is not None:
-            rows.append(("and without training", f"at most {number(self.apart_at_start)}"))
-        if self.chance is not None:
-            rows.append(("the truth's chance, over the best model's", f"{self.chance:.3g} or more, geometric mean"))
-        if self.accuracy is not None:
-            rows.append(("accuracy below the best model's (measured)", f"at most {_points(self.accuracy)}"))
-        if self.area is not None:
-            rows.append(("AUC below the best model's (measured)", f"at most {self.area:.2g}"))
-        return rows if self.sure else rows[: 1 + (self.constant is not None)]
-
 
 def meaning(problem: Problem, risk: float | None) -> Meaning | None:
     """Return what a bound on the excess risk means for this problem's label; None without one."""

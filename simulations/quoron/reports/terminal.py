@@ -130,7 +130,7 @@ class Terminal(Console):
 
 
 def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> None:
-    """Print what a page shows of a result but its pictures; with `details` all sections, else the brief ones."""
+    """Print what a page shows of a result; with `details` all sections, else the brief ones."""
     for part in parts:
         if part.detail and not details:
             continue
