@@ -23,15 +23,12 @@ import numpy as np
 import pyarrow as pa
 from few_users_tasks import FIXED, OTHERS
 
-from quoron.config import Config, from_tree
+from quoron.config import from_tree
 from quoron.paths import table_file
-from quoron.run_folder import Identity
-from quoron.training import estimated, run
-from quoron.training.run import rehearse
+from quoron.training.run import rehearse, simulated
 from quoron_client.data.encoding import read_label
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.streams import SeededNoise
 
 SHIPPED = ("flights", "storms", "scorecard")
 
@@ -61,14 +58,6 @@ def _preset(name: str) -> Mapping[str, Any]:
     if name == "scorecard":
         found = {"population": found["population"] | {"label": "earnings_med > 32000"}}
     return found
-
-
-def bought(config: Config, train: pa.Table) -> Config:
-    """What a real run would be of once it has estimated what is not declared, with noise of the run's seed."""
-    prepared = run._undeclared(config, Path.cwd(), Identity("simulation", config.run.seed, ""), train, ())
-    assert prepared is not None
-    _, found = estimated.read(prepared, estimated.release(prepared.scene, SeededNoise(config.run.seed))[0])
-    return found.but(privacy={"epsilon": prepared.scene.paid.rest_epsilon})
 
 
 def auc(truth: np.ndarray, scores: np.ndarray) -> float:
@@ -114,7 +103,7 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
             tree = {"population": {**described, "path": "-"}, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
             try:
                 config = from_tree(tree | {"run": {"seed": seed}})
-                config = config if how == "declared" else bought(config, train)
+                config = config if how == "declared" else simulated(config, Path.cwd(), train)[0]
                 model, _, _ = rehearse(config, simulation_seed=seed, frame=train)
             except QuoronError as error:
                 about[f"refused {how}"] = str(error)[:300]

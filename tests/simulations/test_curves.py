@@ -240,6 +240,10 @@ def test_auto_estimates_the_share_of_a_label_s_classes_for_a_part_of_epsilon_and
     remarks = " ".join(forecast.remarks)
     assert "1 fact of the table is not declared: estimating it takes" in remarks
     assert "a rarer class of 10 % of labels" in remarks
+    assert quoron.plan(own, **asked).plan.guarantee.estimates == paid
+    simulated = quoron.simulate(own, **asked, out=tmp_path / "simulated", progress=False)
+    assert simulated.plan.guarantee.epsilon < 8.0  # what the estimate leaves
+    assert simulated.model.encoding.pairs == 4
 
 
 def test_no_rate_is_paid_for_where_it_could_not_bend_a_model_or_a_method_cannot_share_its_epsilon(
@@ -247,7 +251,9 @@ def test_no_rate_is_paid_for_where_it_could_not_bend_a_model_or_a_method_cannot_
 ) -> None:
     asked: dict[str, Any] = QUICK | {"columns": COLUMNS, "model": "auto", "dry_run": True}
     own, numbers = people.drop(columns="height"), people.drop(columns="ill")
-    assert quoron.train(own.head(60), label="ill", **asked).plan.guarantee.estimates is None
+    without = {key: value for key, value in asked.items() if key != "dry_run"}
+    for few in (quoron.train(own.head(60), label="ill", **asked), quoron.plan(own.head(60), label="ill", **without)):
+        assert few.plan.guarantee.estimates is None
     label = {"column": "height", "range": [0, 1]}
     assert quoron.train(numbers, label=label, **asked).plan.guarantee.estimates is None
     with pytest.raises(Infeasible):  # and no word of estimates

@@ -19,7 +19,7 @@ from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
 from quoron.data import TablePopulation, from_table
 from quoron.simulation.problem import problem
-from quoron.training import column_bounds, estimated, lifetime
+from quoron.training import column_bounds, estimated, lifetime, run
 from quoron.training.column_bounds import Want, row_kinds
 from quoron.training.estimated import Declarations, Found, Wanted, wanted
 from quoron_client.data import tables
@@ -71,11 +71,19 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     assert "estimating them takes" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("door", [quoron.simulate, quoron.compare, quoron.plan])
-def test_simulations_and_plans_of_them_estimate_nothing_and_say_what_does(door, people):
-    for columns in (None, {"numeric": {"age": (0, 100)}, "categorical": {"ward": []}}):
-        with pytest.raises(ConfigError, match=r"`quoron train` estimates them within ε|Declare numeric, categorical"):
-            door(people, user="who", label="ill", epsilon=4.0, columns=columns)
+def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation_estimates(people, tmp_path):
+    run = quoron.compare(people, user="who", label="ill", epsilon=8.0, algorithms=["auto"], seeds=1, out=tmp_path / "c")
+    (cell,) = run.to_pandas().to_dict("records")
+    assert cell["runs"] == 1
+
+
+def test_a_simulation_estimates_the_same_for_the_same_seed_and_another_for_another(people):
+    tree = {"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}, "privacy": {"epsilon": 4.0}}
+    tree |= {"algorithm": {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}}
+    config = configs.from_tree(tree)
+    one, again, other = (run.simulated(config.but(run={"seed": seed}), Path.cwd(), people) for seed in (1, 1, 2))
+    assert one == again
+    assert one[0].population != other[0].population
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,21 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
     with pytest.raises(DataError, match="'ill'"):
         train(table, tmp_path / "run")
     assert not ledger.exists() or not charges(ledger)
+
+
+def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    given = dict(user="who", label="ill", **QUICK)
+    runs = [quoron.simulate(tmp_path / "people.csv", **given, out=tmp_path / each) for each in "ab"]
+    np.testing.assert_array_equal(runs[0].weights, runs[1].weights)
+    (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED estimates")]
+    assert "ill: classes = no, yes" in remark
+    written = (tmp_path / "a" / "config.toml").read_text()
+    assert written.startswith("# SIMULATED estimates")  # or they would be declared to a real run as if they were public
+    assert configs.parse(written).population.label.classes == ("no", "yes")
+    assert runs[0].config.privacy.epsilon < 4.0
+    assert set(runs[0].model.classes_) == {"no", "yes"}
+    assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.estimates is not None
 
 
 def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):

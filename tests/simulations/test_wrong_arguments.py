@@ -319,7 +319,7 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
     with pytest.raises(ConfigError, match="Expected user and label with a table"):
         quoron.simulate(frame)
     with pytest.raises(DataError, match="Expected column 'wrad' in the table, got columns patient, age"):
-        quoron.simulate(frame, user="patient", label="stay > 6", columns={"categorical": {"wrad": ["n"]}})
+        quoron.simulate(frame, user="patient", label="stay > 6", columns={"categorical": ["wrad"]})
     with pytest.raises(DataError, match="patients"):
         quoron.simulate(frame, user="patients", label="stay > 6", columns={"numeric": {"age": (0, 100)}})
     with pytest.raises(DataError, match=r"Expected a DataFrame, the path of a table .*, got 3"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
-from quoron.config import Config, TableSection
+from quoron.config import Config, TableSection, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
@@ -21,7 +21,7 @@ from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison, Request
-from quoron.simulation.problem import Setup, problem_for_real, setup
+from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import source_of, unread
@@ -58,7 +58,7 @@ def simulate(
         source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
             such a table, and what its columns are.
         user, label: of the table.
-        columns: as of `train`, all of them declared.
+        columns: as of `train`.
         epsilon, delta, adjacency: the guarantee. Without ε it is the source's, else 1: nothing is spent. Two values of
             one thing are refused, but for a source's.
         algorithm, options, items_per_user, out: as of `train`.
@@ -78,12 +78,16 @@ def simulate(
     """
     where = from_spec(engine)
     config, name, frame = described(source, user, label, arguments)
+    config, remark = with_estimates(config, frame)
     table, config = needed(frame, config)
     if isinstance(where, Service):
         from quoron.federation.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
     prepared = runs.prepare(config, Path.cwd(), frame=table)
+    if remark:
+        planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
+        prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
     if table is not None:
         prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.keep_table(table)))
@@ -123,7 +127,7 @@ def plan(
         source, user, label, ...: as of `simulate`. Of a DataFrame users are counted. What `train` would promise for a
             table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
-            `advice` of the result.
+            `advice` of the result. Its columns have to be declared.
 
     Raises:
         Infeasible: if nothing satisfies it; with what would.
@@ -136,6 +140,8 @@ def plan(
 
 def _advice(config: Config, frame: Frame, risk: str) -> Enough:
     """Return what would do for a risk, as `plan` says."""
+    if is_wanted(config):
+        raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
     return enough(config, problem, wanted_risk(risk, problem))
@@ -143,11 +149,23 @@ def _advice(config: Config, frame: Frame, risk: str) -> Enough:
 
 def _planned(config: Config, frame: Frame) -> Plan:
     """Return the plan of a simulation, and what other algorithms would do."""
+    if _estimates(config) and (forecast := training.forecast(config, Path.cwd(), frame)) is not None:
+        return forecast
     found, narrowed = needed(frame, config)
     planned = runs.prepare(narrowed, Path.cwd(), frame=found, compare=True).planned
     table = config.population
     left = unread(table, source_of(table, Path.cwd(), frame).names) if isinstance(table, TableSection) else ()
     return replace(planned, remarks=(*planned.remarks, *left))
+
+
+def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
+    """Return a configuration with private bounds, with noise of the simulation's seed, and a remark."""
+    return training.simulated(config, Path.cwd(), frame) if _estimates(config) else (config, "")
+
+
+def _estimates(config: Config) -> bool:
+    """Return whether a simulation estimates something first, as a real run does."""
+    return is_wanted(config) or rate_is_wanted(config)
 
 
 @entry_point
@@ -167,7 +185,8 @@ def compare(
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
 
     Args:
-        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`.
+        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`. What is not declared
+            is estimated once, with the source's ε, for all runs.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones have a reason.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
@@ -184,6 +203,7 @@ def compare(
     """
     chosen = _inline(engine)
     config, name, frame = described(source, user, label, arguments)
+    config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     folder = claim_for(out, f"{name}-compare", comparisons.is_comparison, "a comparison").path

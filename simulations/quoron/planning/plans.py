@@ -19,6 +19,7 @@ from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
+from quoron.toml_text import comment
 from quoron_client.durable import locked
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
@@ -647,6 +648,7 @@ class Prepared(Generic[S]):
     name: str = "simulation"  # in the lifetime account
     account: "Account | None" = None  # that it is charged to; None: a simulation, which promises nothing
     began: float = field(default_factory=perf_counter)
+    remark: str = ""  # on where the configuration comes from, for readers of the folder
 
     @property
     def run(self) -> "Run":
@@ -674,6 +676,7 @@ class Prepared(Generic[S]):
             if not folder.ledger.is_file():
                 if record is not None:
                     folder.write_json(RECORD, record)
-                folder.write_text("config.toml", self.config.as_toml())
+                said = f"{comment(self.remark)}\n" if self.remark else ""
+                folder.write_text("config.toml", said + self.config.as_toml())
                 folder.write_json("plan.json", self.planned.as_json())
             return self.run.begin(folder.ledger)

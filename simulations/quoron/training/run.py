@@ -119,6 +119,42 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     return model, plan, len(events)
 
 
+def forecast(config: Config, base: Path, frame: Any = None) -> Plan | None:
+    """What a run would promise and cost of which something is estimated, with no account asked; None for another.
+
+    Raises as `prepare`.
+    """
+    prepared = _of_simulation(config, base, frame)
+    return None if prepared is None else prepared.planned
+
+
+def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
+    """The configuration of a simulation with what a real run would buy, with noise from its seed; and that in words.
+
+    Its promise is what the estimates leave; without estimates the configuration is unchanged. Raises what `prepare`
+    does; NothingReleased where nothing could be trained.
+    """
+    prepared = _of_simulation(config, base, frame)
+    if prepared is None:
+        return config, ""
+    paid = prepared.scene.paid
+    released, _ = estimating.release(prepared.scene, SeededNoise(config.run.seed))
+    estimates, found = estimating.read(prepared, released)
+    said = ", ".join(f"{each.column}: {each.text()}" for each in estimates.lines())
+    remark = (
+        f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
+        f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
+    )
+    found = found.but(privacy={"epsilon": paid.rest_epsilon}, train={"holdout": config.train.holdout})
+    return found, " ".join([remark, *estimates.left_out])
+
+
+def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared] | None":
+    """Return a run of which something is estimated first, planned without held-out users: a simulation has its own."""
+    identity = Identity("simulation", config.run.seed, "")
+    return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
+
+
 def _parts(config: Config, users: int, noise: NoiseSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return users (k,) who are trained on, and those who are held out. Secret."""
     return parts(users, held_users(users, config.train.holdout), noise)
