@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.noise.samplers import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.samplers import SETTLING, gaussian_tables, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 
 Words = NDArray[np.uint64]
@@ -286,7 +286,7 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
     """
     proposals = dimension + dimension // 32 + 2 * math.isqrt(dimension) + 12
     steps = np.empty((len(users), dimension), np.int64)
-    rows, bins = max(1, _WORDS // (3 * proposals)), gaussian_bins()
+    rows, tables = max(1, _WORDS // (3 * proposals)), gaussian_tables()
     for start in range(0, len(users), rows):
         part, used = slice(start, start + rows), 0
         done = np.zeros(len(users[part]), np.int64)
@@ -294,7 +294,7 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
             words = randomness.words(round=round, users=users[part][short], first=used, size=3 * proposals)
             row = place = 0
             while True:
-                row, place = _accept(words, short, bins, steps[part], done, row, place)
+                row, place = _accept(words, short, tables, steps[part], done, row, place)
                 if row == len(short):
                     break
                 i, further = short[row], _SETTLED + 2 * (used + 3 * place)
@@ -310,7 +310,7 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
 
 
 @njit(cache=True)
-def _accept(words, rows, bins, steps, done, row, place):  # type: ignore[no-untyped-def]
+def _accept(words, rows, tables, steps, done, row, place):  # type: ignore[no-untyped-def]
     """Appends accepted proposals (three words each) of words[r] to steps[rows[r]], of which done[rows[r]] are there.
 
     Begins at proposal `place` of row `row`, and returns row and place of the first that is not sure, or (rows, 0).
@@ -319,7 +319,7 @@ def _accept(words, rows, bins, steps, done, row, place):  # type: ignore[no-unty
         i = rows[r]
         filled = done[i]
         for p in range(place, words.shape[1] // 3):
-            accepted, step, sure = propose_gaussian(words[r, 3 * p], words[r, 3 * p + 1], words[r, 3 * p + 2], bins)
+            accepted, step, sure = propose_gaussian(words[r, 3 * p], words[r, 3 * p + 1], words[r, 3 * p + 2], tables)
             if not sure:
                 done[i] = filled
                 return r, p

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from hashlib import blake2b
@@ -19,6 +19,7 @@ from quoron_privacy.noise.samplers import (
     below,
     bin_levels,
     gaussian_bins,
+    gaussian_tables,
     laplace_digits,
     propose_gaussian,
     settle_gaussian,
@@ -61,7 +62,7 @@ def scripted(*words):
 
 def proposed(which, inside, coin):
     """(accepted, step, sure) of three words."""
-    return propose_gaussian(np.uint64(which), np.uint64(inside), np.uint64(coin), gaussian_bins())
+    return propose_gaussian(np.uint64(which), np.uint64(inside), np.uint64(coin), gaussian_tables())
 
 
 class TestStreams:
@@ -157,6 +158,23 @@ class TestGaussianSteps:
         assert sum(chance) == 1
         distance = sum(abs(one - other) for one, other in itertools.zip_longest(chance, exact, fillvalue=Fraction(0)))
         assert distance < Fraction(1, 2**180)
+
+    def test_the_bin_of_a_word_is_the_number_of_thresholds_below_it_at_the_edges_of_every_cell(self):
+        bins, firsts = [int(level) for level in gaussian_bins()[:255]], gaussian_tables()[1]
+        words = {(at + by) % 2**64 for at in bins for by in (-1, 0, 1)} | {2**64 - 1}
+        for place, first in enumerate(firsts.tolist()):
+            least, width = 2**64 - (256 - place % 256) * 2 ** (56 - place // 256 * 8), 2 ** (56 - place // 256 * 8)
+            words |= {least, least + width - 1}
+            if place % 256 < 255 or place == len(firsts) - 1:  # others are cells of a further byte
+                assert 0 <= bisect_left(bins, least + width - 1) - first <= 7
+        for word in sorted(words):
+            assert proposed(word, 0, 0)[1] >> 26 == bisect_left(bins, word)
+
+    @given(word=st.integers(0, 2**64 - 1), ones=st.integers(0, 63))
+    @fast
+    def test_the_bin_of_any_word_is_the_number_of_thresholds_below_it(self, word, ones):
+        word |= 2**64 - 2 ** (64 - ones)
+        assert proposed(word, 0, 0)[1] >> 26 == bisect_left([int(level) for level in gaussian_bins()[:255]], word)
 
     @given(k=st.integers(0, 146), inside=st.integers(0, 2**64 - 1), tail=st.integers(0, 2**128 - 1))
     @fast

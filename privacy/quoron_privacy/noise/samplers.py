@@ -13,16 +13,18 @@ from itertools import accumulate, takewhile
 from math import isqrt
 
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
+from numba.cpython.unsafe.numbers import leading_zeros, trailing_zeros
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
 Draw = Callable[[int], Words]
+Tables = tuple[Words, NDArray[np.uint8], NDArray[np.float64]]
 
 SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin
 _BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
+_PIECES = 128  # of [0, 1), each with an exponential of its middle
 _UNSURE = 2.0**-48  # a coin so near to its chance is settled: more than what floats and cut digits can be wrong by
 
 _LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
@@ -50,22 +52,48 @@ def gaussian_bins() -> Words:
     return bins
 
 
+@cache
+def gaussian_tables() -> Tables:
+    """What `propose_gaussian` reads: `gaussian_bins()` with more at its end, the first bins of cells, exponentials.
+
+    A cell (ones, byte) is all words of so many bytes of ones and this byte then. Its bin is the least of its words'; in
+    no cell are there more than seven others. Piece j has exp(-(j + 1/2) / 128).
+    """
+    bins = np.append(gaussian_bins(), np.full(3, 2**64 - 1, np.uint64))
+    cells = [(ones, byte) for ones in range(8) for byte in range(256)]
+    least = [2**64 - (256 - byte) * 2 ** (56 - 8 * ones) for ones, byte in cells]
+    firsts = np.searchsorted(bins[:255], np.array(least, np.uint64)).astype(np.uint8)
+    with localcontext() as context:
+        context.prec = 90
+        exponentials = np.array([float((-(j + Decimal("0.5")) / _PIECES).exp()) for j in range(_PIECES)])
+    for table in (bins, firsts, exponentials):
+        table.setflags(write=False)
+    return bins, firsts, exponentials
+
+
 @njit(cache=True, inline="always")
-def propose_gaussian(which, inside, coin, bins):  # type: ignore[no-untyped-def]
+def propose_gaussian(which, inside, coin, tables):  # type: ignore[no-untyped-def]
     """(whether to accept, ⌊2³⁰ Z⌋, whether both are sure) from three words: a proposal of noise#n1, in fixed time.
 
-    `bins` is `gaussian_bins()`. What is not sure is for `settle_gaussian`: the words' further bits might change it.
+    `tables` is `gaussian_tables()`. What is not sure is for `settle_gaussian`: the words' further bits might change it.
     """
-    k = 0
+    bins, firsts, exponentials = tables
     # No branch below looks at a secret: which values are drawn must not show in the time it takes.
-    for level in range(7, -1, -1):  # binary search: k = number of thresholds < word
-        k += (which > bins[k + (1 << level) - 1]) << level
-    w = (inside >> np.uint64(11)) * 2.0**-53
-    accept = np.exp(-(2.0 ** -(2 * _BIN_BITS + 1)) * (w * (2 * k + w)))  # density over proposal, one at w = 0
+    ones = leading_zeros(~which | np.uint64(1)) >> np.uint64(3)  # type: ignore[call-arg]
+    byte = (which >> (np.uint64(56) - (ones << np.uint64(3)))) & np.uint64(255)
+    k = np.int64(firsts[np.int64(ones << np.uint64(8) | byte)])
+    for level in range(2, -1, -1):  # binary search: k = number of thresholds < word
+        k += np.int64(which > bins[k + (1 << level) - 1]) << level
+    w = np.float64(np.int64(inside >> np.uint64(11))) * 2.0**-53
+    t = 2.0 ** -(2 * _BIN_BITS + 1) * (w * (2 * k + w))
+    piece = np.int64(_PIECES * t)
+    r = t - (piece + 0.5) / _PIECES
+    # Density over proposal, exp(-t), one at w = 0: the piece's by Taylor's polynomial of r.
+    accept = exponentials[piece] * ((1.0 - r) + r * r * ((0.5 - r * (1 / 6)) + r * r * (1 / 24 - r * (1 / 120))))
     inner = np.int64(inside >> np.uint64(64 - GRID_BITS + _BIN_BITS))
-    magnitude = (np.int64(k) << (GRID_BITS - _BIN_BITS)) | inner
+    magnitude = (k << (GRID_BITS - _BIN_BITS)) | inner
     step = magnitude ^ -np.int64(inside & np.uint64(1))  # sign bit set: -magnitude - 1, the floor
-    margin = (coin >> np.uint64(11)) * 2.0**-53 - accept
+    margin = np.float64(np.int64(coin >> np.uint64(11))) * 2.0**-53 - accept
     return margin < 0.0, step, (abs(margin) > _UNSURE) & (which != bins[k])
 
 
@@ -87,13 +115,13 @@ def settle_gaussian(words: Words, more: Words) -> tuple[bool, int]:
 
 
 @njit(cache=True, nogil=True)
-def accept_gaussian(words: Words, at: int, bins: Words, steps: Steps, done: int) -> tuple[int, int]:
+def accept_gaussian(words: Words, at: int, tables: Tables, steps: Steps, done: int) -> tuple[int, int]:
     """Appends accepted proposals from number `at` on (words: proposals × 3) to the `done` first steps.
 
     Returns the number of the first proposal that is not sure, or of all, and how many steps there are now.
     """
     for i in range(at, len(words)):
-        accepted, step, sure = propose_gaussian(words[i, 0], words[i, 1], words[i, 2], bins)
+        accepted, step, sure = propose_gaussian(words[i, 0], words[i, 1], words[i, 2], tables)
         if not sure:
             return i, done
         if accepted and done < len(steps):
@@ -144,9 +172,9 @@ def gaussian_steps(draw: Draw, size: int) -> Steps:
 
 def _fill(draw: Draw, words: Words, steps: Steps) -> int:
     """Fills `steps` with accepted proposals, words (proposals, 3), and returns how many."""
-    bins, at, done = gaussian_bins(), 0, 0
+    tables, at, done = gaussian_tables(), 0, 0
     while True:
-        at, done = accept_gaussian(words, at, bins, steps, done)
+        at, done = accept_gaussian(words, at, tables, steps, done)
         if at == len(words):
             return int(done)
         accepted, step = settle_gaussian(words[at], draw(SETTLING))
