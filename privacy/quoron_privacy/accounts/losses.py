@@ -19,7 +19,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts.roots import root
 from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage
 from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, positive
@@ -628,7 +627,7 @@ def crossing(delta: Callable[[float], float], wanted: float, *, most: float = _L
         if high == most:
             return math.inf
         low, high = high, min(4 * high, most)
-    found = root(excess, low, high, xtol=1e-9, rtol=2e-7)
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
     step = near = 1e-9 + 4e-7 * found
     while found - step > low and excess(found - step) <= 0:
         high, step = found - step, 2 * step
