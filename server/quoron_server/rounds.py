@@ -324,7 +324,7 @@ class _Commits:
             return []
         (state, releases, spending), events, unseen = self.last, self.events, self.unseen
         last = _record(events[-1])
-        self.ledger.commit(events[-1].round, serial.encode(state), releases, last, spending, unseen=unseen)
+        self.ledger.commit(events[-1].round, serial.encode(state), releases, last, spending, unseen)
         self.last, self.events, self.unseen = None, [], []
         return events
 

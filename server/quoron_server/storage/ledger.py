@@ -328,9 +328,9 @@ class Ledger(AbstractContextManager["Ledger"]):
         releases: Sequence[Release],
         event: dict[str, Any],
         spending: tuple[Question, int, int] | None = None,
+        unseen: Sequence[tuple[int, Sequence[Release], dict[str, Any], int, int]] = (),
         *,
         plan: str | None = None,
-        unseen: Sequence[tuple[int, Sequence[Release], dict[str, Any], int, int]] = (),
     ) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
