@@ -266,14 +266,13 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
 
 
 @programs
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::1]"])
-def test_one_that_listens_elsewhere_has_its_clients(host: str, tmp_path: Path) -> None:
-    place, ports = Folder(tmp_path / "f"), [f"{host}:{free_port()}" for _ in range(2)]
+def test_one_that_listens_on_another_address_of_loopback_has_its_clients(tmp_path: Path) -> None:
+    place, ports = Folder(tmp_path / "f"), [f"[::1]:{free_port()}" for _ in range(2)]
     (tmp_path / "run.toml").write_text(MADE_UP)
     where = ["--folder", place.path, "--listen", ports[0], "--control", ports[1]]
     try:
         told = said(tmp_path, "local", "start", tmp_path / "run.toml", "--clients", 2, *where)
-        assert f"quoron login {ports[1].replace('0.0.0.0', '127.0.0.1')} " in told
+        assert f"quoron login {ports[1]} " in told
         said(tmp_path, "local", "stop", "--folder", place.path)
         before = {path: path.read_bytes() for path in place.path.glob("clients/*/items.parquet")}
         said(tmp_path, "local", "start", "--clients", 3, *where)

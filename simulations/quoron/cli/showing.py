@@ -230,10 +230,18 @@ def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]
     return [
         Section(
             note=[f"Guarantee: {summary.statement}"],
-            rows=summary.rows(),
+            rows=_figures(summary),
             tables=known.tables[:1],
             below=known.note,
             dense=True,
         ),
         Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
+
+
+def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
+    """Of a complete run: all but its promise, and the plan's own bound where the run has released one."""
+    left = {"privacy of one user"} | (
+        {"excess risk, predicted", "that is"} if summary.afterwards is not None else set()
+    )
+    return [row for row in summary.rows() if row[0] not in left]
