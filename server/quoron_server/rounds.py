@@ -38,8 +38,8 @@ PAUSE = 0.1  # of a round's seconds
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
-LARGE_STATE = 1 << 20  # bytes: saving takes longer than a round, so that rounds which nobody sees share a commit
-UNSEEN = 1.0  # second of such rounds
+LARGE_STATE = 1 << 20  # bytes: saving takes longer than a round, so rounds that no one sees share a commit
+UNSEEN = 1.0  # seconds of rounds in such a commit
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -62,7 +62,7 @@ class Engine(Protocol):
     """Whatever carries a question to users and brings answers back: in process, gRPC, Flower.
 
     One that waits before it asks has a `last_asked` round, from -1 on: what was spent after that is taken back. One
-    that is `enclosed` shows nobody a point: its rounds may be committed together. One that counts what it moves has
+    that is `enclosed` shows no one a point: its rounds may be committed together. One that counts what it moves has
     `measured`, figures of the last round that add up over rounds, by name: functions of who answered, for simulations
     only.
     """
@@ -291,8 +291,8 @@ def _carry_out(
 class _Commits:
     """Rounds on their way into the ledger, and from there to observers.
 
-    One by one; `together`, those of a large model, of a second. A kill then takes rounds that nobody has seen, and they
-    are drawn again, as one is.
+    One by one; with `together` those of a large model share a commit each second. A kill then takes rounds that no one
+    has seen, and they are drawn again, as a single one is (docs/privacy/restored-databases.md#rb1).
     """
 
     def __init__(self, ledger: "Ledger", observers: Sequence[Observer], *, together: bool) -> None:
@@ -323,9 +323,9 @@ class _Commits:
         if self.last is None:
             return []
         (state, releases, spending), events, unseen = self.last, self.events, self.unseen
+        self.last, self.events, self.unseen = None, [], []  # tried once: one that failed may be there all the same
         last = _record(events[-1])
         self.ledger.commit(events[-1].round, serial.encode(state), releases, last, spending, unseen)
-        self.last, self.events, self.unseen = None, [], []
         return events
 
 

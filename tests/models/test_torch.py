@@ -27,8 +27,10 @@ from quoron_privacy.errors import ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
+from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import SEEDED, sentence
 
 NOISE = SeededNoise(9)
@@ -590,6 +592,54 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     np.testing.assert_allclose(flat, found.weights, rtol=1e-6)
     assert sentence(found.guarantee).startswith(SEEDED)
     assert not sentence(trained(tmp_path / "secret", module, seed=None).guarantee).startswith(SEEDED)
+
+
+def test_rounds_of_a_large_module_share_a_commit_unless_somebody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "LARGE_STATE", 0)
+    monkeypatch.setattr(rounds, "UNSEEN", np.inf)
+    order: list[str] = []
+
+    class Told(rounds.Observer):
+        def round_finished(self, event: rounds.RoundEvent) -> None:
+            order.append(f"{event.round} committed")
+
+    def watch(round_: int, module: nn.Module) -> None:
+        order.append(f"{round_} shown")
+
+    commit: Any = Ledger.commit
+    commits: list[int] = []
+
+    def counting(*given: Any) -> None:
+        commits.append(given[1])
+        commit(*given)
+
+    monkeypatch.setattr(Ledger, "commit", counting)
+    alone = trained(tmp_path / "watched", seed=None, watch=watch, observers=[Told()])
+    assert order == [f"{round_} {what}" for round_ in range(3) for what in ("shown", "committed")]
+    assert commits == [-1, 0, 1, 2]
+    commits.clear()
+    together = trained(tmp_path / "run", seed=None, observers=[Told()])
+    assert commits == [-1, 2]
+    assert (together.rounds, together.statement) == (alone.rounds, alone.statement)
+
+
+def test_zero_out_is_promised_with_poisson_cohorts_for_half_the_noise(tmp_path: Path) -> None:
+    data, user = people()
+    asked: dict[str, Any] = {
+        "user": user,
+        "loss": CROSS,
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "seed": 5,
+        "options": {"rounds": 4},
+    }
+    found = quoron.torch.train(network(), data, algorithm="dp-sgd-poisson", out=tmp_path / "run", **asked)
+    plain = quoron.torch.train(network(), data, out=tmp_path / "plain", **asked)
+    assert (found.guarantee.adjacency, plain.guarantee.adjacency) == ("zero-out", "replace-one")
+    noise = [each.plan.parameters.noise_scale for each in (found, plain)]
+    assert noise[0] == pytest.approx(noise[1] / 2, rel=1e-3)
 
 
 def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:

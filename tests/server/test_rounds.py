@@ -7,7 +7,7 @@ import pytest
 
 from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
 from quoron_server import rounds
 from quoron_server.algorithms.slots import partition
@@ -157,7 +157,7 @@ def test_a_round_costs_one_durable_transaction(deployed):
 
 
 class Enclosed(Quadratic):
-    """Shows nobody a point."""
+    """Shows no one a point."""
 
     enclosed = True
 
@@ -191,12 +191,12 @@ def kept(path, name, *engines):
 
 
 @pytest.mark.parametrize("name", [NAME, "dp-sgd-poisson", "outlier-iterates", "whitened-tracking"])
-def test_rounds_that_nobody_sees_share_a_commit_and_leave_the_same_ledger(name, tmp_path, large):
+def test_rounds_that_no_one_sees_share_a_commit_and_leave_the_same_ledger(name, tmp_path, large):
     alone = kept(tmp_path / "alone.sqlite", name, Quadratic())
     assert kept(tmp_path / "together.sqlite", name, Enclosed()) == alone
 
 
-def test_rounds_that_nobody_sees_cost_one_durable_transaction_and_others_one_each(tmp_path, large):
+def test_rounds_that_no_one_sees_cost_one_durable_transaction_and_others_one_each(tmp_path, large):
     def durable(name, engine):
         key = b"k" * 32
         with Ledger.create(tmp_path / name, plan="{}", config_digest="", noise_key=key) as ledger:
@@ -215,7 +215,7 @@ def test_rounds_that_nobody_sees_cost_one_durable_transaction_and_others_one_eac
     )
 
 
-def test_a_run_that_is_stopped_keeps_the_rounds_that_nobody_has_seen(tmp_path, large):
+def test_a_run_that_is_stopped_keeps_the_rounds_that_no_one_has_seen(tmp_path, large):
     def stop():
         raise RunError("Stopped.")
 
@@ -227,8 +227,25 @@ def test_a_run_that_is_stopped_keeps_the_rounds_that_nobody_has_seen(tmp_path, l
     assert kept(path, NAME, Enclosed()) == kept(tmp_path / "whole.sqlite", NAME, Quadratic())
 
 
+@pytest.mark.parametrize("engine", [Quadratic(), Enclosed()])
+def test_a_commit_that_fails_is_not_tried_again(engine, ledger, large, monkeypatch):
+    """Its acknowledgement may be all that was lost: the next start reads what is there."""
+    tried, commit = [], Ledger.commit
+
+    def failing(self, round_, *given):
+        tried.append(round_)
+        if round_ >= 0:
+            raise LedgerUnavailable("The connection is gone.")
+        commit(self, round_, *given)
+
+    monkeypatch.setattr(Ledger, "commit", failing)
+    with pytest.raises(LedgerUnavailable):
+        run(make(NAME), engine, ledger, SeededNoise(1), simulation=True)
+    assert len(tried) == 2
+
+
 @pytest.mark.parametrize("at", [1, 2])
-def test_a_run_that_is_killed_goes_on_before_the_rounds_that_nobody_has_seen(at, tmp_path, large):
+def test_a_run_that_is_killed_goes_on_before_the_rounds_that_no_one_has_seen(at, tmp_path, large):
     """The files as a kill leaves them: what a process holds is gone."""
     path, left = tmp_path / "whole.sqlite", tmp_path / "left"
     left.mkdir()

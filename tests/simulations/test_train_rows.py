@@ -35,10 +35,12 @@ from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
+from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.optimisers import Optimiser
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
+from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import SEEDED, TEXTS, sentence
 
@@ -396,6 +398,37 @@ def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(us
     assert (options["optimiser"], adam) == ("normalised", options | {"optimiser": "adam"})
     named: Any = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "options": {"step_size": 1.0}, "radius": 3.0}
     assert completed(named, users, 500) == {"items_per_user": 32, "delta": 1e-6} | named
+
+
+class Told(Observer):
+    """Writes down the rounds that are committed, and with `asked` those whose points are shown."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def round_finished(self, event: RoundEvent) -> None:
+        self.order.append(f"{event.round} committed")
+
+    def asked(self, users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        self.order.append("shown")
+        return pulls(users, point)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_function_is_shown_no_point_of_a_round_that_is_not_committed(
+    broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a large model, for any time; the broken twin takes it for code that shows its points to no one."""
+    monkeypatch.setattr(rounds, "LARGE_STATE", 0)
+    monkeypatch.setattr(rounds, "UNSEEN", np.inf)
+    if broken:
+        commits = rounds._Commits
+        monkeypatch.setattr(rounds, "_Commits", lambda *given, **_: commits(*given, together=True))
+    told = Told()
+    done = trained(tmp_path / "run", told.asked, observers=[told])
+    apart = [each for round_ in range(done.rounds) for each in ("shown", f"{round_} committed")]
+    assert done.rounds > 1
+    assert (told.order == apart) != broken
 
 
 @pytest.mark.parametrize("users", [1, 100, 300, 2_000, 10**6])

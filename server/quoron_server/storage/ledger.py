@@ -3,7 +3,7 @@
     spend(question)      before the question leaves: these users have now participated
     commit(state, ...)   the new state with every release and its noise, before anyone sees it; spends the next question
 
-Both are durable before the next step starts (a simulation's: `relax`); rounds that nobody sees may be `unseen` in the
+Both are durable before the next step starts (a simulation's: `relax`); rounds that no one sees may be `unseen` in the
 commit of a later one. After a crash at any point, `resume_point` gives the last committed state, and the round after it
 is asked again only as the identical question (same digest): the same participation of the same users. Where secret
 coins choose whom a round asks (`Question.drawn`) what every user is asked is the same; the coins are new, and so is all
@@ -15,7 +15,6 @@ What a power loss can and cannot take: docs/durability.md.
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -340,7 +339,6 @@ class Ledger(AbstractContextManager["Ledger"]):
         """
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
-        began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
             if not execute(here, [round_, state, seal, self.run, unseen[0][0] if unseen else round_]):
@@ -356,7 +354,6 @@ class Ledger(AbstractContextManager["Ledger"]):
             if plan is not None:
                 seal = _seal("seal", {"run": self.run, "config_digest": self.config_digest, "plan": plan})
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
-        self._database.committed = time.perf_counter() - began
 
     def finish(
         self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None

@@ -259,7 +259,6 @@ class Store:
     ) -> None:
         """Open the SQLite file at `path`, for which others wait `timeout` seconds; `create` makes what is missing."""
         self.name, self.path = name or f"sqlite:///{path}", path
-        self.committed = 0.0  # seconds that the last commit of a round took
         self.failing = ""  # since the last write failed: why, as is said over a network
         self._as_it_is, self._timeout = as_it_is, timeout
         self._mutex = threading.RLock()

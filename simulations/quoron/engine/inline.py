@@ -163,7 +163,7 @@ class InlineEngine:
     (`seed`, round, user). Nothing a user holds or sends raises.
     """
 
-    enclosed = True
+    enclosed = True  # points stay in this process: rounds of a large model share a commit
 
     def __init__(
         self,

@@ -328,7 +328,7 @@ class RowsEngine:
     watch: Watch | None = None
     summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave the process that computes them
     among: Users | None = None  # those that are asked at all; None: all
-    enclosed: bool = False  # nobody is shown the points
+    enclosed: bool = False  # no one is shown the points: rounds of a large model share a commit
 
     def ask(self, question: Question) -> Answers | Sums:
         """One row an asked user, in slot order, or their sums, of which it holds no rows but a chunk's.
@@ -411,7 +411,8 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
             filled["clip_norm"] = 0.001  # shorter than most rows
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
-        _log.info("chosen by the numbers of users and weights and epsilon: %s", filled["options"])
+        taken = (filled | given)["algorithm"]
+        _log.info("chosen by the numbers of users and weights and epsilon: %s, %s", taken, filled["options"])
     return cast("ModuleTraining", filled | given)
 
 
@@ -945,8 +946,17 @@ def train_model(
         require_metrics(items, metrics, measured_at(start.weights), parts_of)
         figures = figures_of(items, metrics, measured_at, parts_of)
     watched = None if watch is None else lambda round_, point: watch(round_, model_at(point))
-    ours: dict[str, Any] = {"chunk": CHUNK, "summing": summing, "enclosed": True}
-    done = carry_out(compute, setting, start, training, watch=watched, figures=figures, **ours)
+    done = carry_out(
+        compute,
+        setting,
+        start,
+        training,
+        chunk=CHUNK,
+        watch=watched,
+        summing=summing,
+        figures=figures,
+        enclosed=True,
+    )
     return cast("TrainedRows[M]", replace(done, model=model_at(done.weights)))  # type: ignore[arg-type]
 
 
