@@ -188,6 +188,7 @@ class Peer:
     call: grpc.aio.StreamStreamCall | None = None
     receipts: list[pb.Receipt] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # a stream takes one message at a time
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -205,12 +206,16 @@ class Peer:
 
     async def hello(self) -> None:
         self.call = self.open()
-        await self.call.write(pb.ClientMessage(hello=pb.Hello(protocol=2, software="test")))
+        await self.send(hello=pb.Hello(protocol=2, software="test"))
         welcome = await self.call.read()
         assert welcome.welcome.user == self.user
 
     async def send(self, **kind: object) -> None:
-        await self.call.write(pb.ClientMessage(**kind))
+        await self.write(pb.ClientMessage(**kind))
+
+    async def write(self, message: pb.ClientMessage) -> None:
+        async with self.writing:
+            await self.call.write(message)
 
     async def consents(self) -> str:
         """To the next run that it hears of, whose name this is."""
@@ -220,7 +225,7 @@ class Peer:
 
     async def answers(self, answer: pb.Answer) -> None:
         for message in wire.said(answer):
-            await self.call.write(message)
+            await self.write(message)
 
     async def next(self, kind: str) -> object:
         """The next message of a kind; others before it are dropped."""
