@@ -52,14 +52,6 @@ def core_dumps_stay() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def caches_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Indices of folders are found by where those lie, and temporary folders have the names of earlier ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def profiles_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Whoever runs the tests may have profiles of their own."""
     with pytest.MonkeyPatch.context() as patch:

@@ -94,14 +94,13 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
 
 
 def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
+    """Many pieces and buckets of little data; a ledger of the test's own, in `folder`."""
     monkeypatch.setattr(index, "PIECE", 300)
     monkeypatch.setattr(on_disk, "CHUNK", 4000)
     monkeypatch.setattr(on_disk, "HELD", 20_000)
     monkeypatch.setattr(on_disk, "STAGE", (0, 30_000))
     monkeypatch.setattr(on_disk, "BLOCK", 40)
     monkeypatch.setenv("QUORON_MEMORY", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))
 
 

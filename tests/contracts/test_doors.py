@@ -153,7 +153,6 @@ class TestParquet:
 class TestFolder:
     @pytest.mark.parametrize("count", spread(CHANGES // 4))
     def test_a_users_cells_are_its_own(self, count, tmp_path, monkeypatch):
-        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
         kinds = len(TEXT_KINDS) * len(NUMBER_KINDS)
         draw = np.random.default_rng(6)
         expected = {
@@ -176,7 +175,6 @@ class TestFolder:
     @pytest.mark.parametrize("words", [pa.string(), pa.dictionary(pa.int8(), pa.string())])
     def test_a_file_without_a_value_is_a_file_of_missing_values(self, words, tmp_path, monkeypatch):
         """As pandas writes a file of one user, of whom nobody noted anything: its column has no type."""
-        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
         table, found = pa.table(base()), []
         table = table.set_column(table.column_names.index("ward"), "ward", table.column("ward").cast(words))
         for place in (0, 3, USERS - 1):
@@ -213,7 +211,6 @@ class TestHive:
     @pytest.mark.parametrize("count", spread(CHANGES // 10))
     @pytest.mark.parametrize("key", KEYS)
     def test_a_users_keys_are_its_own(self, key, count, tmp_path, monkeypatch):
-        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
         expected = self.outcome(tmp_path / "base", base(), key)
         paths = [quote(str(cell), safe="") + "/" for cell in base()[key]]  # a folder's rows are in their order
         order = sorted(range(len(paths)), key=paths.__getitem__)
@@ -227,7 +224,6 @@ class TestHive:
     @pytest.mark.parametrize("stranger", ["x", "007", "7.0", None])
     def test_users_who_are_keys_are_who_their_text_says(self, stranger, tmp_path, monkeypatch):
         """Users 7 and 07 are two, and one whose name is no number changes nobody's place but its own."""
-        monkeypatch.setenv("QUORON_CACHE", str(tmp_path / "cache"))
         names = ["07", "10", "7", "9", *([] if stranger is None else [stranger])]
         cells = {"who": names, "age": [7.0] * len(names), "sick": ["yes"] * len(names)}
         table = pa.table(cells)

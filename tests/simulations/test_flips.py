@@ -1,6 +1,6 @@
 """Whatever a promise stands on is checked when it is read: a flipped bit is found and named, or changes nothing.
 
-An interrupted run and a complete one, over a folder of files, with their lifetime ledger and their index. One bit of
+An interrupted run and a complete one, over a folder of files, with their lifetime ledger. One bit of
 one file is flipped, and the run is gone on with, or read again. It is refused by name, or counts the same users,
 promises the same and is charged the same. What a run writes and reads itself is in `test_datasets`.
 """
@@ -20,7 +20,6 @@ from row_files import described, in_buckets, little, rows
 
 USERS = 120
 KINDS = {  # where the files of each kind are
-    "the index": "cache/quoron/indices/*/*",
     "the lifetime ledger": "lifetime.sqlite*",
     "the ledger of an open run": "open/ledger.sqlite*",
     "what an open run is": "open/*.json",

@@ -157,7 +157,6 @@ def described(path: str, slots: int | None = None, **more: Any) -> configs.Confi
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_a_folder_of_files_is_looked_at_as_the_same_table_in_memory(at_once, adjacency, people, tmp_path, monkeypatch):
     monkeypatch.setattr("quoron.training.table.NUMBERS", at_once)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "people").mkdir()
     table = pa.Table.from_pandas(half_with_commas(people), preserve_index=False)
     for number in range(3):
@@ -180,7 +179,6 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     most, seen = 3, []
     monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
     monkeypatch.setattr("quoron_client.data.files.ROWS", 100)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     more = {"privacy": {"adjacency": adjacency}} | ({"slots": USERS} if adjacency == "zero-out" else {})
     rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))
     rows = rows.assign(age=np.arange(len(rows), dtype=float) / 10)  # of the later rows most are out of range
@@ -205,7 +203,6 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(data_quality, "ENOUGH", 400)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     real, seen = Tally.add, []
 
     def looking(tally: Tally, owners: Any, marks: Any, place: Any) -> None:

@@ -56,7 +56,6 @@ def store(server: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sto
     """With two files in `visits`, the same as in tmp_path / "d"."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
     in_buckets(rows(1200), tmp_path / "d", files=2)
     server.files.create_dir("clinic")

@@ -89,7 +89,6 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def ledger(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def crowd(kind: str, folder: Path):

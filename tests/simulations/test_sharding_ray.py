@@ -46,7 +46,6 @@ def cluster(request, tmp_path: Path) -> Iterator[Any]:
     with on_ray.private_folder() as (_, environment), pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         if request.param == "open":
             patch.setenv("RAY_AUTH_MODE", "disabled")
         read_again()

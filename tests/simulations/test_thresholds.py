@@ -124,7 +124,6 @@ def test_an_estimator_of_numbers_takes_weights_of_rows(people):
 
 
 def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "people").mkdir()
     counted = people.assign(counts=people.ill.map({"no": 1, "yes": 8}))
     pq.write_table(pa.Table.from_pandas(counted, preserve_index=False), tmp_path / "people" / "0.parquet")

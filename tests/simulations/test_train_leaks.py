@@ -120,9 +120,8 @@ def write(folder: Path, rows: Rows, kind: str = "file", rules: str = RULES) -> P
     return folder
 
 
-def hold_chance(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def hold_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same secret noise, name and day in every run."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     key = bytes(range(32))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
     monkeypatch.setattr(run_folder.secrets, "token_hex", lambda size: "ab" * size)
@@ -132,9 +131,9 @@ def hold_chance(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same secret noise, name and day in every run, and answers that do not depend on the table."""
-    hold_chance(monkeypatch, tmp_path_factory.mktemp("cache"))
+    hold_chance(monkeypatch)
 
     def same(self: Any, question: Question) -> Answers:
         computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise

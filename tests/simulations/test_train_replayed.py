@@ -87,7 +87,7 @@ def tapes() -> dict[str, Any]:
 @pytest.fixture
 def differing(tapes, tmp_path, capsys, caplog, monkeypatch) -> Callable[..., list[str]]:
     """Names of what differs between a run on the first table and one on its neighbour, released alike."""
-    hold_chance(monkeypatch, tmp_path / "cache")
+    hold_chance(monkeypatch)
     tape = Tape(monkeypatch)
 
     def compare(neighbour: str, rules: str = UNDECLARED, *, twin: bool = False) -> list[str]:

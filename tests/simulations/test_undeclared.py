@@ -389,7 +389,6 @@ def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_sim
 
 @pytest.mark.parametrize("kind", ["folder", "frame of dates", "reader"])
 def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source: Any = people
     table = pa.Table.from_pandas(people, preserve_index=False)
     if kind == "folder":

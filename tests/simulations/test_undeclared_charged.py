@@ -312,7 +312,6 @@ def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):
 
 
 def test_a_folder_that_has_changed_since_it_was_indexed_is_trained_on_as_it_is(people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "visits"
     folder.mkdir()
     people.to_parquet(folder / "0.parquet")

@@ -679,7 +679,7 @@ def from_dataset(
 ) -> DatasetPopulation:
     """The users of a folder, or of what a URL names, as a population; arguments and errors are those of `from_table`.
 
-    Users are counted by the source's index, which is made if there is none (`quoron.data.index`).
+    Users are counted by the source's index (`quoron.data.index`).
     """
     encoding.check_loss(loss)
     index = opened(source, user)

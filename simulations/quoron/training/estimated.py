@@ -514,14 +514,16 @@ def _rate_pays(config: Config, asked: Wanted, users: int) -> bool:
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
     """Return how many users there are, whose each row is, and a digest of who they are, as in training on them."""
+    files = dataset(section.path, base) if frame is None else None
+    if files is not None:
+        found = index.opened(files, section.user)
+        owners = [np.repeat(*found.runs(piece)) for piece in found.pieces]
+        return found.users, np.concatenate(owners), found.digest.encode()
     people = Numbering(section.user)
     people.add(tables.read(source, [section.user]))
     numbers = people.numbers()
-    found, ranks = people.ranks(without_rows=True)
-    files = dataset(section.path, base) if frame is None else None
-    if files is None:
-        return found, ranks[numbers].astype(np.int64), people.digest
-    return found, ranks[numbers].astype(np.int64), index.opened(files, section.user).digest.encode()
+    users, ranks = people.ranks(without_rows=True)
+    return users, ranks[numbers].astype(np.int64), people.digest
 
 
 def forecast(
