@@ -115,7 +115,7 @@ def test_a_run_prints_its_guarantee_and_how_good_it_is(trained: Any) -> None:
     lines_of(trained.summary, "ε = 8, δ = 0.0001")
     lines_of(trained.evaluation, "accuracy per user", "differential privacy")
     table_of(trained, 3, "round", "asked")
-    table_of(trained.evaluation, len(trained.evaluation.figures), "name", "per", "value", "low", "high")
+    table_of(trained.evaluation, len(trained.evaluation.figures), "name", "value", "low", "high")
 
 
 def test_a_model_of_a_thousand_columns_prints_in_ten_lines(trained: Any) -> None:

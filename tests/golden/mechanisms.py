@@ -54,10 +54,10 @@ def _refused(act: Callable[[], Any]) -> Any:
 
 
 def _held() -> list[held_out.HeldOut]:
-    sizes = [(classes, cap, kind) for classes in (0, 2, 7) for cap in (1, 9) for kind in ADJACENCIES]
+    sizes = [(classes, kind) for classes in (0, 2, 7) for kind in ADJACENCIES]
     return [
-        held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, cap=cap, adjacency=kind)
-        for classes, cap, kind in sizes
+        held_out.HeldOut.calibrate(users=400, classes=classes, epsilon=1.0, delta=1e-6, adjacency=kind)
+        for classes, kind in sizes
     ]
 
 
@@ -288,7 +288,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         ],
         [[held.pair, _mu(held), held.pair.lack, held.releases()] for held in _held()],
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
-        [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4), held_out.items_told(), held_out.of_items(9)],
+        [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4)],
     ],
     "min_cohorts": lambda: [
         made := min_cohort.calibrate(0.5, 0.4, (900, 900, 800), participations=2, rest=min_cohort.rest(2.0, 1e-6, 0.4)),

@@ -123,7 +123,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([3]), 3)),
     ("classes=1", lambda: HeldOut.calibrate(users=50, classes=1, epsilon=1.0, delta=1e-6)),
-    ("cap=0", lambda: HeldOut.calibrate(users=50, classes=2, epsilon=1.0, delta=1e-6, cap=0)),
     ("one weight of each", lambda: Spread(10, 1, 2, 1.0).held(*np.zeros((2, 2), np.int64), np.full(2, 1 << 52))),
     ("10 users", lambda: Spread(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
     ("weights of shape", lambda: Spread(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),

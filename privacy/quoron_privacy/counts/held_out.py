@@ -40,7 +40,6 @@ _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ABOVE = 1 + 1e-9  # the norm at which vectors are clipped over the longest vertex, so that none is shortened
-_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and their figures
 
 
 def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
@@ -71,12 +70,11 @@ class HeldOut:
     classes: int  # K of the label; 0: a number
     adjacency: Adjacency
     scales: tuple[float, float]  # standard deviations of a coordinate of the mean, of each release
-    cap: int = 1  # rows of a user that count where each row weighs alike; 1: no figures per item
     cells: int = FEWEST  # B, of scores of each class, where there are two
     rounds: ClassVar[tuple[int, ...]] = ()  # of the final model alone
 
     def __post_init__(self) -> None:
-        count(users=self.users, cap=self.cap, cells=self.cells)
+        count(users=self.users, cells=self.cells)
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 0 or self.classes == 1:
             raise ConfigError(f"Expected classes to be 0, for a number, or 2 and more, got classes={self.classes!r}.")
         check_adjacency(self.adjacency)
@@ -94,15 +92,14 @@ class HeldOut:
         epsilon: float,
         delta: float,
         adjacency: Adjacency = "replace-one",
-        cap: int = 1,
     ) -> "HeldOut":
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
-        count(users=users, cap=cap)
-        sizes = _sizes(classes, cap, MOST_CELLS)
+        count(users=users)
+        sizes = _sizes(classes, MOST_CELLS)
         left = gdp.left(epsilon, delta, gaussians=_samples(sizes), name="evaluation")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
         share = PLACED if classes == 2 else FIRST
-        unit = cls(users, classes, adjacency, (1.0, 1.0), cap, cells_for(users * whole))
+        unit = cls(users, classes, adjacency, (1.0, 1.0), cells_for(users * whole))
         first, second = (
             GaussianNoise.for_mu(sensitivity=noise.sensitivity, mu=whole * math.sqrt(part), dimension=size).scale
             for noise, part, size in zip(unit.noises, (share, 1 - share), unit.sizes, strict=True)
@@ -112,13 +109,13 @@ class HeldOut:
     @property
     def sizes(self) -> tuple[int, int]:
         """Numbers that each release has."""
-        return _sizes(self.classes, self.cap, self.cells)
+        return _sizes(self.classes, self.cells)
 
     @property
     def noises(self) -> tuple[GaussianNoise, GaussianNoise]:
         """The mechanisms: of how far one user moves each mean, with products, its sum's grid and the quotient."""
         grid, made = 2.0 ** -sum_bits(0, self.users) + 2.0**-40, []
-        extents = _diameters(self.classes, self.cap, self.cells)
+        extents = _diameters(self.classes, self.cells)
         for (apart, radius), scale, size in zip(extents, self.scales, self.sizes, strict=True):
             moved = apart if self.adjacency == "replace-one" else radius
             moved += 2 * math.sqrt(size) * (radius * _ABOVE) * grid
@@ -128,7 +125,7 @@ class HeldOut:
     @property
     def pair(self) -> Pair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
-        apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
+        apart = _apart(self.classes, self.adjacency, self.cells)
         each = (
             sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
@@ -144,29 +141,20 @@ class HeldOut:
         blocks = _first(self.classes)
         return np.hstack([_told(_simplex(own), block) for own, block in zip(shares, blocks, strict=True)])
 
-    def second_vectors(self, parts: Matrix, items: Matrix | None = None) -> Matrix:
-        """Return users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
+    def second_vectors(self, parts: Matrix) -> Matrix:
+        """Return users' vectors of the second release (k, D), of means over their rows.
 
         | label       | `parts`                                                                                |
         | ----------- | -------------------------------------------------------------------------------------- |
         | two classes | (k, 4 B): shares of rows by class, cell and whether the model is right                 |
         | a number    | (k, 3): 1 if there are rows, means of squares of errors and of the baseline's, in [0, 1] |
         | K classes   | (k, K + 2): shares of rows by class, of right ones, mean loss, in [0, 1]               |
-
-        With `cap` above 1, `items` (k, 2) has rows, and their figures, each divided by the cap.
         """
         if self.classes == 2:
-            own = _told(_simplex(parts), two_classes(self.cells))
-        else:
-            held = clip_shares(parts)
-            own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
-            own = _told(own, parts_told(self.classes))
-        if self.cap == 1:
-            return own
-        assert items is not None
-        told = clip_shares(items)
-        told = np.minimum(told, told[:, :1]) * np.sqrt(_ITEMS)
-        return np.hstack([own * math.sqrt(1 - sum(_ITEMS)), told])
+            return _told(_simplex(parts), two_classes(self.cells))
+        held = clip_shares(parts)
+        own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
+        return _told(own, parts_told(self.classes))
 
     def sums(self, which: int, vectors: Matrix) -> Sums:
         """Of users' vectors (k, D) of the first release (0) or the second (1): sums of parts of the users add."""
@@ -185,7 +173,7 @@ class HeldOut:
         return tuple((noise.entry(name, users=users), noise.effective_mu(size)) for name, noise, size in made)
 
     def _reduction(self, which: int) -> ClippedSum:
-        return ClippedSum(_diameters(self.classes, self.cap, self.cells)[which][1] * _ABOVE, self.users)
+        return ClippedSum(_diameters(self.classes, self.cells)[which][1] * _ABOVE, self.users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,21 +288,11 @@ def two_classes(cells: int) -> Matrix:
 
 
 def parts_told(classes: int) -> Matrix:
-    """(D, D): the second release tells this times `parts`, of a label that is not two classes, without the items."""
+    """(D, D): the second release tells this times `parts`, of a label that is not two classes."""
     here = classes or 1
     made = np.eye(here + 2)
     made[here:, :here] = -np.array(_USUAL[min(classes, 1)])[:, None]
     return np.asarray(np.sqrt(_weights(classes))[:, None] * made)
-
-
-def of_items(cap: int) -> float:
-    """Share of norm² that figures per item take."""
-    return sum(_ITEMS) if cap > 1 else 0.0
-
-
-def items_told() -> Vector:
-    """Return the factors (2,) of rows and of their figures where figures per item are wanted."""
-    return np.asarray(np.sqrt(np.array(_ITEMS)))
 
 
 @cache
@@ -332,10 +310,8 @@ def _weights(classes: int) -> Vector:
     return np.array([_MANY[0]] * classes + [*_MANY[1:]])
 
 
-def _sizes(classes: int, cap: int, cells: int) -> tuple[int, int]:
-    first = sum(len(block) for block in _first(classes))
-    own = 2 + 2 * cells if classes == 2 else len(_weights(classes))
-    return first, own + 2 * (cap > 1)
+def _sizes(classes: int, cells: int) -> tuple[int, int]:
+    return sum(map(len, _first(classes))), 2 + 2 * cells if classes == 2 else len(_weights(classes))
 
 
 def _samples(sizes: tuple[int, int]) -> int:
@@ -344,17 +320,9 @@ def _samples(sizes: tuple[int, int]) -> int:
 
 
 @cache
-def _diameters(classes: int, cap: int, cells: int) -> tuple[tuple[float, float], tuple[float, float]]:
+def _diameters(classes: int, cells: int) -> tuple[tuple[float, float], tuple[float, float]]:
     """(replaced, left out) of each release: the farthest two vertices are apart, and the farthest from zero."""
-    first, second = _far([*_first(classes)]), _far(_vertices(classes, cells))
-    if cap > 1:
-        told = _far([np.sqrt(np.array(_ITEMS))[:, None] * np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])])
-        own = 1 - sum(_ITEMS)
-        second = (
-            math.sqrt(own * second[0] ** 2 + told[0] ** 2),
-            math.sqrt(own * second[1] ** 2 + told[1] ** 2),
-        )
-    return first, second
+    return _far([*_first(classes)]), _far(_vertices(classes, cells))
 
 
 def _vertices(classes: int, cells: int) -> list[Matrix]:
@@ -380,18 +348,16 @@ def _far(blocks: list[Matrix]) -> tuple[float, float]:
     return math.sqrt(apart) * (1 + 1e-12), math.sqrt(norm) * (1 + 1e-12)
 
 
-def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:
+def _apart(classes: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:
     """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for `verify`."""
     found = []
-    for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
+    for blocks in ([*_first(classes)], _vertices(classes, cells)):
         square = radius = 0.0
         for gram in (block.T @ block for block in blocks):
             norms = np.diag(gram)
             pairs, longest = norms[:, None] + norms[None, :] - 2 * gram, float(norms.max())
             square += max(float(pairs.max()), longest) if adjacency == "replace-one" else longest
             radius += longest
-        if which and cap > 1:
-            square, radius = ((1 - _ITEMS[0] - _ITEMS[1]) * each + _ITEMS[0] + _ITEMS[1] for each in (square, radius))
         found.append((math.sqrt(square) * (1 + 1e-11), math.sqrt(radius) * (1 + 1e-9)))
     return found
 

@@ -249,7 +249,7 @@ def predict(
     typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
         each, users = trained.evaluation.figures[0], trained.evaluation.users
-        figure = f"{each.name} per {each.per} of {users:,} held-out users, with 95 %: {each.text()}"
+        figure = f"{each.name} per user of {users:,} held-out users, with 95 %: {each.text()}"
         typer.echo(f"As stated by its author, too: {figure}", err=True)
     for remark in unread(trained, rows):
         typer.echo(remark, err=True)
@@ -506,9 +506,6 @@ def evaluate(
     user: UserColumn,
     epsilon: Annotated[float, typer.Option(help="ε, charged beside whatever was charged before.")],
     delta: Annotated[float, typer.Option(help="δ.")] = 1e-6,
-    items_per_user: Annotated[
-        int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
-    ] = 1,
     zero_out: ZeroOut = None,
     as_json: Json = False,
     population: Population = None,
@@ -517,7 +514,7 @@ def evaluate(
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out, "population": population}
-    found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given)
+    found = quoron.evaluate(model, rows, user, **given)
     showing.show(found, as_json=as_json)
 
 

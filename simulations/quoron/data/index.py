@@ -212,7 +212,7 @@ def opened(source: str | Path, user: str) -> Index:
         _check_files(files, user, pieces, parts)
     digest = hashlib.blake2b(f"{files.digest} {user} {users} {climbs}".encode(), digest_size=32)
     for own in (*lengths, whose):
-        digest.update(own)
+        digest.update(own.data)
     firsts, kept = tuple(int(own[0]) for own in parts), () if climbs else parts
     return Index(files, user, users, climbs, pieces, firsts, digest.hexdigest(), tuple(lengths), kept)
 

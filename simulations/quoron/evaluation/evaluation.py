@@ -6,12 +6,11 @@ Statement, proof and what the intervals cover: docs/privacy/evaluation.md.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from quoron.results import Release, in_units
 from quoron_privacy.errors import DataError
 
-Per = Literal["user", "item"]
 MANY = (
     " An AUC is of two classes, per user. Of K, each against the rest, each would have √K times the noise, and K times "
     "that for being rare: train with a label of two, such as 'origin == 2', for one of them."
@@ -22,11 +21,10 @@ MANY = (
 class Figure:
     """One number with its 95 % interval, which covers the noise and that these users were drawn from many.
 
-    Per `user` each user weighs one, as the mean of its rows; per `item` each row does, up to a cap.
+    Each user weighs one, as the mean of its rows.
     """
 
     name: str  # "accuracy", "AUC", "log loss", "rmse"
-    per: Per
     value: float  # in [0, 1]; of rmse in the label's own units; of log loss in nats
     low: float
     high: float
@@ -70,18 +68,18 @@ class Evaluation(Release):
     statement: str  # the promise, in a sentence
     remarks: tuple[str, ...] = ()
 
-    def figure(self, name: str, per: Per = "user") -> Figure:
+    def figure(self, name: str) -> Figure:
         """Return the one of this name. DataError if there is none."""
         for each in self.figures:
-            if (each.name, each.per) == (name, per):
+            if each.name == name:
                 return each
-        known = ", ".join(f"{each.name} per {each.per}" for each in self.figures)
+        known = ", ".join(each.name for each in self.figures)
         why = MANY if name == "AUC" and {each.name for each in self.figures} & {"accuracy", "rmse"} else ""
-        raise DataError(f"Expected a figure among {known}, got {name!r} per {per}.{why}")
+        raise DataError(f"Expected a figure among {known}, got {name!r}.{why}")
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
-        return [(f"{each.name} per {each.per}, with 95 %", each.text()) for each in self.figures]
+        return [(f"{each.name} per user, with 95 %", each.text()) for each in self.figures]
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a figure."""

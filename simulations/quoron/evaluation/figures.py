@@ -63,7 +63,7 @@ def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource)
     first = (held.sums(0, held.first_vectors(*places(scorer, each))) for each in batches())
     said = held.release(0, reduce(add, first), noise.stream("held out", "places"))
     found = where(held, scorer, said)
-    second = (held.sums(1, held.second_vectors(*parts(scorer, found, held.cap, each))) for each in batches())
+    second = (held.sums(1, held.second_vectors(parts(scorer, found, each))) for each in batches())
     told = held.release(1, reduce(add, second), noise.stream("held out", "figures"))
     return {"places": said.tolist(), "figures": told.tolist()}
 
@@ -102,7 +102,7 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     return Where(np.empty(0), bound=bound, middle=float(np.clip(mean, -0.5, 0.5)) * scorer.unit)
 
 
-def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vector, Vector | None]:
+def parts(scorer: Scorer, found: Where, items: ItemBatch) -> Vector:
     """Return what users' vectors of the second release are made of: `HeldOut.second_vectors`."""
     rows, scores = usable(items), scorer.scores(items)
     if scorer.classes == 2:
@@ -110,24 +110,15 @@ def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vec
         right = scorer.right(scores, labels)
         cells = len(found.edges) - 1
         cell = np.searchsorted(found.edges[1:-1], scorer.positions(scores))
-        own = _shares((labels * cells + cell) * 2 + right, 4 * cells, items, rows)
-        told = right.astype(np.float64)
-    elif scorer.classes:
+        return _shares((labels * cells + cell) * 2 + right, 4 * cells, items, rows)
+    if scorer.classes:
         labels = scorer.labels(items)
-        told = scorer.right(scores, labels).astype(np.float64)
         lost = np.minimum(scorer.losses(scores, labels) / (MOST_LOSS * found.bound), 1.0)
         one_hot = labels[:, None] == np.arange(scorer.classes)
-        own = means(np.column_stack([one_hot, told, lost]), items, rows)
-    else:
-        told = np.minimum(scorer.errors(scores, items) / found.bound, 1.0) ** 2
-        apart = np.minimum(np.abs(items.labels - found.middle) / scorer.unit / found.bound, 1.0) ** 2
-        own = means(np.column_stack([np.ones(len(told)), told, apart]), items, rows)
-    if cap == 1:
-        return own, None
-    whose = np.repeat(np.arange(items.users), items.counts)
-    many = np.bincount(whose, weights=rows.astype(np.float64), minlength=items.users)
-    share = np.minimum(many, cap) / cap
-    return own, np.column_stack([share, share * means(told[:, None], items, rows)[:, 0]])
+        return means(np.column_stack([one_hot, scorer.right(scores, labels), lost]), items, rows)
+    told = np.minimum(scorer.errors(scores, items) / found.bound, 1.0) ** 2
+    apart = np.minimum(np.abs(items.labels - found.middle) / scorer.unit / found.bound, 1.0) ** 2
+    return means(np.column_stack([np.ones(len(told)), told, apart]), items, rows)
 
 
 def places_said(said: Vector, scale: float) -> tuple[Vector, Vector]:
@@ -273,8 +264,7 @@ def fitted(held: HeldOut, scorer: Scorer, found: Where, said: Vector, told: Vect
     doubts = np.diff([np.interp(grid, ends, each) for each in waves.T], axis=1).T
     middle = (grid[1:] + grid[:-1]) / 2
     scores = score_at(scorer, np.clip(middle, found.edges[0], found.edges[-1]))
-    got = told[: len(held_out.two_classes(held.cells))] / math.sqrt(1 - held_out.of_items(held.cap))
-    return _fit(held, grid, np.searchsorted(inner, middle), middle > found.decides, scores, rows, doubts, got)
+    return _fit(held, grid, np.searchsorted(inner, middle), middle > found.decides, scores, rows, doubts, told)
 
 
 def usual(held: HeldOut) -> Shares:
@@ -305,7 +295,7 @@ def _fit(
         moved = (doubts - within[:, None] * sums[cell]) / np.maximum(total, 1e-3)[:, None]
     right, told_of = np.stack([~says, says]), held_out.two_classes(held.cells)
     asked = np.hstack([told_of[:, (c * held.cells + cell) * 2 + right[c]] for c in (0, 1)])
-    noise = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
+    noise = held.scales[1]
     given = (within, moved, cell, _shapes(scores, rows / rows.sum(), WAVES + 2 * held.cells), asked)
     if got is None:
         steep = np.concatenate(
@@ -411,7 +401,6 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuar
         figures, bins = [*_of_others(held, scorer, found, told)], ()
         parts = _parts(held, told)
         here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
-    figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
     if not scorer.finite or here <= max(FEW, WIDE * noise):
         figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
@@ -532,9 +521,8 @@ class _Parts:
 
 
 def _parts(held: HeldOut, told: Vector) -> _Parts:
-    spare, inverse = 1 - held_out.of_items(held.cap), np.linalg.inv(held_out.parts_told(held.classes))
-    parts = inverse @ (told[: len(inverse)] / math.sqrt(spare))
-    return _Parts(parts, held.scales[1] ** 2 / spare * inverse @ inverse.T, held.users)
+    inverse = np.linalg.inv(held_out.parts_told(held.classes))
+    return _Parts(inverse @ told, held.scales[1] ** 2 * inverse @ inverse.T, held.users)
 
 
 def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Iterator[Figure]:
@@ -564,7 +552,7 @@ def _mean(total: float, error: float, here: float, here_error: float, users: int
     return value, math.sqrt(noise + value * (1 - value) / (here * users))
 
 
-def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float, per: str = "user") -> Figure:
+def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float) -> Figure:
     label = scorer.encoding.label
     assert isinstance(label, Range)
     most = found.bound * (label.high - label.low)
@@ -574,25 +562,7 @@ def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: f
         return most * math.sqrt(share)
 
     bound = f"errors held at {in_units(most)}"
-    return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound, per=per)
-
-
-def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures: list[Figure]) -> list[Figure]:
-    """Return the first figure where each row weighs alike, up to so many of a user's."""
-    if held.cap == 1:
-        return []
-    rows, right = (told[-2:] / held_out.items_told()).tolist()
-    errors = (held.scales[1] / held_out.items_told()).tolist()
-    rows = max(rows, FEW / held.cap)
-    first = figures[0]
-    value, error = _mean(right, errors[1], rows, errors[0], held.users)  # a cap's share squared is at most that share
-    bound = f"at most {held.cap:,} rows of a user count"
-    if not scorer.classes:
-        made = _root(scorer, found, (value, error), 0.0, per="item")
-        useless = _useless(made.low, made.high, first.baseline, 0.0)
-        return [replace(made, baseline=first.baseline, useless=useless, bound=f"{made.bound}; {bound}")]
-    low, high = _within(value, error)
-    return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
+    return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound)
 
 
 def _figure(
@@ -604,11 +574,10 @@ def _figure(
     baseline_name: str,
     *,
     bound: str = "",
-    per: str = "user",
 ) -> Figure:
     perfect = 1.0 if name in ("accuracy", "AUC") else 0.0
     useless = _useless(low, high, baseline, perfect)
-    return Figure(name, per, value, low, high, baseline, baseline_name, useless, bound)  # type: ignore[arg-type]
+    return Figure(name, value, low, high, baseline, baseline_name, useless, bound)
 
 
 def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
@@ -624,7 +593,7 @@ def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) ->
 def _remarks(figures: list[Figure]) -> Iterator[str]:
     """Yield what the figures do not say."""
     for each in figures:
-        name = f"{each.name} per {each.per}"
+        name = f"{each.name} per user"
         if each.useless:
             yield (
                 f"the interval of the {name} is as wide as all that lies between always saying the same "

@@ -54,7 +54,6 @@ def evaluate(
     delta: float = DELTA,
     zero_out: int | None = None,
     allow_large_delta: bool = False,
-    items_per_user: int = 1,
     **charged: Unpack[ReleaseArguments],
 ) -> Evaluation:
     """Return how good a model is for the users of a table, with intervals, private for every user as a whole.
@@ -65,7 +64,6 @@ def evaluate(
         user: the column that says whose a row is.
         epsilon, delta, allow_large_delta: the guarantee, as of `train`.
         zero_out: the most users that the table may hold: adjacency is zero-out, which hides who is there at all.
-        items_per_user: above 1 figures are reported per item as well, of so many rows of a user at most.
         seed: SIMULATED: of all noise, for data of nobody; charged to a given ledger only.
         population, ledger: whose privacy budget is charged, in which file, before any value is read.
 
@@ -85,9 +83,9 @@ def evaluate(
     there, rows = _read(encoding, source, user, zero_out)
     slots = slots_of(there, zero_out, delta, allow_large_delta=allow_large_delta)
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    held = HeldOut.calibrate(users=slots, classes=len(classes), cap=items_per_user, **promised)
+    held = HeldOut.calibrate(users=slots, classes=len(classes), **promised)
     figures.require_telling(held, epsilon)
-    declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=items_per_user)
+    declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=1)
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
     scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)
 

@@ -542,9 +542,8 @@ def forecast(
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
     plan, widest = at(1), WIDEST if any(feature.what != "number" for feature in asked.features) else 1
-    privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
     if asked.label is not None and asked.label.what == "label":  # whatever is found, its held-out users are enough
-        evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), estimates=True)
+        evaluated.measured_by(plan.plan.guarantee, config, users, classes=MOST_CLASSES, estimates=True)
     while widest > 1:
         try:
             wide = at(widest)

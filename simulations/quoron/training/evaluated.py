@@ -36,7 +36,7 @@ AT_ONCE = 1 << 14  # users whose vectors are in memory
 def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int) -> Plan:
     """The plan of a run that holds out some of so many users, or slots; Infeasible where they are too few to tell."""
     plan, privacy = planned.plan, planned.plan.guarantee
-    held = measured_by(privacy, config, users, classes=len(outcomes(encoding.label)), cap=plan.problem.items_per_user)
+    held = measured_by(privacy, config, users, classes=len(outcomes(encoding.label)))
     if held is None:
         return planned
     whole = replace(plan, guarantee=replace(privacy, held_out=held))
@@ -49,9 +49,9 @@ def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int)
 
 
 def measured_by(
-    privacy: Guarantee, config: Config, users: int, *, classes: int, cap: int, estimates: bool = False
+    privacy: Guarantee, config: Config, users: int, *, classes: int, estimates: bool = False
 ) -> HeldOut | None:
-    """Return what held-out users tell of a label of so many classes, `cap` rows of each counting; None without any.
+    """Return what held-out users tell of a label of so many classes; None without any.
 
     Infeasible where they are too few to tell; `estimates`: so many classes are the most that the label may have.
     """
@@ -63,7 +63,6 @@ def measured_by(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         adjacency=privacy.adjacency,
-        cap=cap,
     )
     figures.require_telling(held, privacy.epsilon, estimates=estimates)
     return held
