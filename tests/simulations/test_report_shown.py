@@ -67,8 +67,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         done = quoron.train(frame, **told | {"out": place / "trained", "algorithm": "one-pass-dp-sgd"})
     figures = (
-        Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
-        Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
+        Figure("AUC", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
+        Figure("rmse", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
     )
     bins = (Bin(0.2, 0.25, 0.1, 0.4), Bin(0.7, 0.6, 0.5, 0.8))
     evaluated = Evaluation(figures, bins, 1000, 1.0, 1e-6, "A guarantee of its own.", ("A remark.",))
