@@ -136,6 +136,7 @@ class TestMemory:
         """What the refusal says to do is then enough, with as little memory."""
         monkeypatch.setattr(memory, "FEW", 0)
         monkeypatch.setattr(memory, "free_memory", lambda swap: 5000)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("QUORON_MEMORY", "5000")
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         with pytest.raises(RunError, match=r"memory for the items.*bytes.*Nothing is charged now.*by a URL") as refused:
@@ -184,6 +185,7 @@ class TestMemory:
         self, by_url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of a table in memory and of files; where sums are all that is read, none is needed."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setattr(memory, "free_memory", lambda swap: 100_000)
         path = written(tmp_path, 2000, 5)
         summed = charged_in(tmp_path, path.as_uri() if by_url else path)
