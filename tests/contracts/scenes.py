@@ -86,7 +86,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "dp-ftrl": {"rounds": 6},
     "dp-ftrl/epochs": {"rounds": 7, "epochs": 3, "inverse_step": 5.0, "factorisation": "blt"},
     "dp-ftrl/banded": {"rounds": 9, "epochs": 3, "factorisation": "banded", "optimiser": "momentum", "inverse_step": 9},
-    "dp-ftrl/adaptive": {"rounds": 6, "epochs": 2, "clip": "adaptive", "inverse_step": 5.0},
     "tracking-srgd": {"rounds": 13},
     "whitened-tracking": {"rounds": 5},
     "whitened-tracking/classes": {"rounds": 5},

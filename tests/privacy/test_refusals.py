@@ -20,7 +20,7 @@ from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, PrefixNormCounts
+from quoron_privacy.means.free_presence import ColumnSum, NormCountSum
 from quoron_privacy.means.learnt_mean import LearntMean
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
@@ -45,7 +45,6 @@ MADE = {
     "data_quality": DataQuality.for_mu(users=50, columns=3, labels=2, mu=0.5, adjacency="replace-one"),
     "coins": outliers.random_inclusion(200, 160),
 }
-COUNTS = partial(PrefixNormCounts.for_mu, dimension=1, users=5, mu=0.7, participations=3, separation=2)
 CRUDE, COUNTED = PrivateRange(1.0, 8, 2.0), Block("sums", 1, 1, "norm-counts")
 
 
@@ -136,8 +135,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("windows", lambda: ColumnSum(9, np.zeros((2, 1)), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),
-    ("rounds <= participations", lambda: COUNTS(rounds=7)),
-    ("Toeplitz", lambda: COUNTS(rounds=6, factorisation="tree")),
     ("factors of 6 numbers", lambda: moment_mean(np.ones((2, 9)), TWO, dimension=3, norm=1.0, divisor=2)),
     ("vectors of shape", lambda: LearntMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
     ("at most users=2", lambda: boxed(users=2, mu=9.0).release(np.zeros((3, 3)), THREE, np.ones(3), STREAM, STREAM)),
