@@ -23,9 +23,10 @@ from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import ColumnSum, NormCountSum
 from quoron_privacy.means.learnt_mean import LearntMean
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
+from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
-from quoron_privacy.robust import laplace_test, lottery, robust_mean, subsampled_lottery
+from quoron_privacy.robust import laplace_test, lottery, subsampled_lottery
 from quoron_privacy.robust import outlier_mean as outliers
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
@@ -57,9 +58,9 @@ def coins(**given: object) -> float:
     return subsampling.poisson_round_mu(**({"rate": 0.1, "rounds": 2, "epsilon": 1.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
 
 
-def robust(**given: object) -> robust_mean.RobustMean:
-    usual = {"users": 1000, "dimension": 5, "outliers": 0.05, "bound": 10.0, "spread": 0.1}
-    return robust_mean.calibrate(**(usual | {"epsilon": 2.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
+def robust(**given: object) -> OutlierMean:
+    usual = {"users": 1000, "dimension": 5, "outliers": 0.05, "spread": 0.1}
+    return OutlierMean.calibrate(**(usual | {"epsilon": 2.0, "delta": 1e-6} | given))  # type: ignore[arg-type]
 
 
 def prefix(**given: object) -> PrefixNoise:
@@ -210,7 +211,7 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
     (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
     ("n >= ", lambda: robust(users=50, epsilon=1.0)),
-    ("smaller share", lambda: robust(outliers=0.4)),
+    ("fewer outliers", lambda: robust(outliers=0.4)),
     ("too many", lambda: robust(users=10**6)),
     ("<= 2 fails", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 2.5, 25_000)),
     ("delta_slack", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 1.0, 25_000, delta_slack=1e-6)),
