@@ -48,8 +48,7 @@ PROBLEM = problem_of(
     link_curvature=1.0,
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
-    "recentred-sgd": {"rounds": 5, "rate": 0.1, "sampling": "uniform"},
-    "recentred-sgd/coins": {"rounds": 5, "rate": 0.1},
+    "recentred-sgd": {"rounds": 5, "rate": 0.1},
     "recentred-sgd/zero-out": {"rounds": 5, "rate": 0.1},
     "mean-sgd": {"rounds": 5, "rate": 0.1},
     "winsorised-erm": {"rounds": 5},
