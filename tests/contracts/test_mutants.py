@@ -397,7 +397,6 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
         (
             "one-pass-dp-sgd",
             "dp-sgd-wor",
-            "recentred-sgd",
             "mean-sgd",
             "accelerated-srgd",
             "accelerated-sgd",
