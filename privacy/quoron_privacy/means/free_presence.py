@@ -271,7 +271,7 @@ class PrefixNormCounts:
 
         >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40)
         >>> round(made.scale, 3), round(made.shares.scale, 3)  # seed noise of the means, noise of a share
-        (0.061, 0.04)
+        (0.06, 0.04)
     """
 
     dimension: int  # d
