@@ -37,4 +37,3 @@ from .robust.filter.thresholds import LaplaceThreshold as LaplaceThreshold
 from .robust.laplace_test import LaplaceTest as LaplaceTest
 from .robust.lottery import Lottery as Lottery
 from .robust.lottery import OneShot as OneShot
-from .robust.robust_mean import RobustMean as RobustMean

@@ -36,6 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -478,21 +479,19 @@ class OutlierMean(Mechanism):
 
         Args:
             spread: all users but the outliers lie in a ball of this radius, wherever it is.
-            outliers: share of the users who may lie anywhere, in [0, ¼); the test forgives so many.
+            outliers: share of the users who may lie anywhere, below a half; the test forgives so many.
             users, dimension, cohort, rounds, sampling: as of `ClippedMean.calibrate`; not poisson, as a test needs a
                 cohort of fixed size.
         """
         schedule = Schedule.of(users, cohort, rounds, sampling, "replace-one")
         positive(spread=spread)
-        if schedule.sampling == "poisson" or schedule.cohort > LARGEST_COHORT:
-            raise ConfigError(
-                f"Expected a cohort of fixed size up to {LARGEST_COHORT:,}, got {schedule.cohort:,} with sampling="
-                f"{schedule.sampling!r}. Use without-replacement."
-            )
-        if not 0 <= outliers < 0.25:
-            raise ConfigError(
-                f"Expected outliers in [0, 0.25), got outliers={outliers}: most pairs have to agree. Use ClippedMean."
-            )
+        if schedule.sampling == "poisson":
+            raise ConfigError("Expected a cohort of fixed size, got sampling='poisson'. Use without-replacement.")
+        if schedule.cohort > LARGEST_COHORT:
+            many = f"{schedule.cohort:,} users are too many to compare with one another"
+            raise Infeasible("outlier mean", many, f"a cohort of at most {LARGEST_COHORT:,}")
+        if not 0 <= outliers < 0.5:
+            raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: most have to agree.")
         account = _tested(epsilon, _left(epsilon, delta, rounds, dimension), schedule, outliers)
         radius = 2 * spread * (1 + 1e-9)
         noise = GaussianNoise(account.mean.sensitivity * radius, robust_mean.release_scale(account, radius, dimension))
@@ -731,11 +730,12 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
 
 
 def _forgiven(outliers: float, schedule: Schedule) -> int:
-    """By how much the average count of a cohort may miss its size: outliers with all their pairs, and a deviation."""
-    far = outliers * schedule.cohort
+    """By how much the average count of a cohort may miss its size: pairs with an outlier, of whom a deviation more."""
+    size, far = schedule.cohort, Fraction(repr(float(outliers))) * schedule.cohort
     if schedule.sampling != "everybody":
-        far += 4 * math.sqrt(far)
-    return math.ceil(2 * far)
+        far += Fraction(4 * math.sqrt(far))
+    near = max(0, size - math.ceil(far))
+    return -(-(size**2 - near**2) // size)
 
 
 def _drawn_once(noise: NoiseSource) -> NoiseSource:

@@ -22,7 +22,6 @@ from quoron_privacy.means.free_presence import (
     MomentMean,
     NormCountMean,
     NormCountSum,
-    PrefixNormCounts,
     SecondMomentNoise,
     ShapedMomentSum,
     length_sums,
@@ -43,7 +42,6 @@ ROOT = 1.4142135  # √2, rounded down
 
 def adaptive_clip_audits():
     """The shares that an adaptive clip follows: others halfway to the clip norm; None of the own user is nobody."""
-    rounds, epochs, batches = 6, 3, 2
 
     def rows_of(own):
         rows, answered = np.full((USERS, 1), 0.5), np.ones(USERS, bool)
@@ -61,25 +59,6 @@ def adaptive_clip_audits():
 
         near, far = (seen(own, Still()) for own in ends)
         return gaussian_ratio(seen(ends[0], SeededNoise(3).stream("audit"), draws), near, far, made._gaussian.scale)
-
-    def of_epochs(draws=4_000):
-        """Of a user at zero in all its rounds, against nobody: the mean does not move, shares do as far as they can."""
-        shape = {"rounds": rounds, "participations": epochs, "separation": batches}
-        made = PrefixNormCounts.for_mu(dimension=1, users=USERS, mu=MU, soft=True, **shape)
-        loud = weights_of("replace-one", soft=True)
-
-        def shares(own, source, draws=1):
-            found = np.empty((draws, epochs, 3))
-            for number, round_ in enumerate(range(0, rounds, batches)):
-                sums, gaussian = ClippedSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
-                row, stream = (
-                    free_presence.weighted_row(sums, USERS, loud, soft=True)[-3:],
-                    source.stream("shares", round_),
-                )
-                found[:, number] = [gaussian.release(row, stream) / gaussian.scale for _ in range(draws)]
-            return found.reshape(draws, -1)
-
-        return gaussian_ratio(shares(0.0, SeededNoise(7), draws), shares(0.0, Still()), shares(None, Still()), 1.0)
 
     honest = ClippedSum.of
 
@@ -110,14 +89,6 @@ def adaptive_clip_audits():
             "shares with half the noise": case(louder("replace-one"), ends=(0.0, None)),
             "shares with half the noise, left out": case(louder("zero-out"), adjacency="zero-out", ends=(0.2, None)),
         },
-    )
-    one_round = PrefixNormCounts, "_louder", property(lambda self: np.ones(self.rounds))
-    yield Audit(
-        "shares of several epochs",
-        DELTA,
-        ratios(of_epochs, epsilon=EPSILON),
-        {"three epochs": case(uses=0.99)},
-        {"the noise of one round": case(one_round, beyond=4)},
     )
 
 

@@ -1,4 +1,4 @@
-"""Audits of the private mean in the central model: ranges, two releases, the mean that learns, and the robust one.
+"""Audits of the private mean in the central model: ranges, two releases, the mean that learns.
 
 The exponential mechanism is also enumerated exactly (test_private_range.py), which says more than sampling can.
 """
@@ -17,8 +17,6 @@ from quoron_privacy.means import learnt_mean
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange, calibrate, costs, weights
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.lottery import TICKETS
 
 DRAWS, EPSILON, DELTA, USERS, HUGE = 150_000, 1.0, 1e-3, 8, 1e6
 MU, HERE = gdp.mu_for(EPSILON, DELTA), np.ones(USERS, bool)
@@ -303,80 +301,6 @@ def far_away_audits():
     )
 
 
-def robust_audits():
-    """Test and release together. Score, weights and mean are the mechanism's, coins and noise its samplers'."""
-    users, silent = 300, 1e12
-    mean = robust_mean.calibrate(
-        users=users, dimension=1, bound=1e6, spread=1.0, outliers=0.05, epsilon=EPSILON, delta=DELTA
-    )
-    here, at = np.ones(users, bool), {"radius": mean.radius, "reference": np.zeros(1)}
-    chance = mean.plan.test.chance
-
-    def crowd(own, strays=0):
-        """Users at zero but for strays, far from everybody, and the own user."""
-        rows = np.zeros((users, 1))
-        rows[:strays, 0] = 1e4 * np.arange(1, strays + 1)
-        rows[-1] = own
-        return rows
-
-    def camps(own):
-        """Two of equal size, to which the own user adds."""
-        rows = np.where(np.arange(users)[:, None] % 2, -1e4, 1e4)
-        rows[-1] = own
-        return rows
-
-    def strays(wanted):
-        """How many strays bring the chance of a release, the own user at zero, down to this."""
-        return next(gone for gone in range(users) if chance((users - gone) ** 2 + gone) <= wanted)
-
-    def world(rows, number, noise=1.0, tests=True):
-        source, seen = SeededNoise(91), mean.plan.mean.observe(rows, here, **at)
-        value = mean.plan.mean.aggregate(rows, seen.weights, **at)[0]
-        gaussian = replace(mean.noise, scale=mean.noise.scale * noise)
-
-        def draw(runs):
-            coins = source.stream("test", number).uniform_below(TICKETS, runs)
-            passes = coins < mean.plan.test.tickets(seen.score) if tests else np.ones(runs, bool)
-            released = gaussian.release(np.full(runs, value), source.stream("release", number))
-            return np.where(passes, released, silent)
-
-        return draw
-
-    def runs_of_what_is_audited(runs=2000):
-        """Whether `release` makes the same test, mean and noise, by the law of large numbers: false alarm below 1e-9.
-
-        In deviations, of 6.2 that are allowed.
-        """
-        rows = crowd(0.0, strays(0.5))
-        passes = chance(mean.plan.mean.observe(rows, here, **at).score)
-        found = [mean.release(rows, here, SeededNoise(seed)) for seed in range(runs)]
-        values = np.array([value[0] for value in found if value is not None])
-        often = abs(len(values) - runs * passes) / math.sqrt(runs * passes * (1 - passes))
-        return max(often, abs(values.mean()) * math.sqrt(len(values)) / mean.noise.scale)
-
-    antipodal, apart = [crowd(end * mean.radius) for end in (1.0, -1.0)], [camps(own) for own in (1e4, -1e4)]
-    edges = {wanted: [crowd(own, strays(wanted)) for own in (0.0, -1e5)] for wanted in (2 * DELTA, 0.3)}
-    yield Audit(
-        "robust mean",
-        EPSILON,
-        at_delta(world, ends=antipodal, draws=DRAWS),
-        {f"a chance of release of {wanted}": case(ends=ends) for wanted, ends in edges.items()}
-        | {"everybody agrees": case(), "two camps": case(ends=apart)},
-        {"a sixteenth of the noise": case(noise=1 / 16), "no test": case(ends=apart, tests=False)},
-    )
-    yield Audit(
-        "runs of the robust mean",
-        6.2,
-        runs_of_what_is_audited,
-        {"as audited": case(slow=True)},
-        {
-            "a run without a test": case(
-                (type(mean.plan.test), "tickets", lambda self, score: TICKETS), runs=500, slow=True
-            )
-        },
-    )
-
-
 AUDITS = [
     *range_audits(),
     *two_release_audits(),
@@ -384,5 +308,4 @@ AUDITS = [
     *learnt_audits(),
     *shape_audits(),
     *far_away_audits(),
-    *robust_audits(),
 ]

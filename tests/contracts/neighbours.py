@@ -45,7 +45,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return edges(algorithm.inner, state.inner, honest)
     p, zero = algorithm.plan.parameters, np.zeros(honest.shape[1:])
     middle = honest.mean(axis=0) if len(honest) else zero
-    if isinstance(algorithm, NoisySGD | OneEpoch) and p.adaptive is not None:
+    if isinstance(algorithm, NoisySGD) and p.adaptive is not None:
         return Edges(zero, (state.radius, 0.97 * state.radius, 2 * state.radius / 3))
     if isinstance(algorithm, NoisySGD | OneEpoch):
         return Edges(zero, (p.clip_norm,))

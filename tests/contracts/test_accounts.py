@@ -25,8 +25,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "dp-sgd-wor": FORTY,
     "dp-sgd-poisson": FORTY,
     "dp-sgd-poisson/replaced": FORTY,
-    "recentred-sgd": {**FORTY, "sampling": "uniform"},
-    "recentred-sgd/replaced": FORTY,
+    "recentred-sgd": FORTY,
 }
 FIRST: tuple[tuple[ModuleType, str], ...] = (
     (subsampling, "wor_round_mu"),
@@ -140,17 +139,8 @@ MISTAKES = (
     [pytest.param("dp-sgd-wor", *COHORT[name], id=f"dp-sgd-wor, {name}") for name in COHORT]
     + [pytest.param("dp-sgd-poisson", *COINS[name], id=f"dp-sgd-poisson, {name}") for name in COINS]
     + [pytest.param("dp-sgd-poisson", *ONE_ORDER, id="dp-sgd-poisson, one order of the pair")]
-    + [
-        pytest.param(
-            "recentred-sgd/replaced", *REPLACED["the pair of absences"], id="recentred-sgd, the pair of absences"
-        )
-    ]
+    + [pytest.param("recentred-sgd", *REPLACED["the pair of absences"], id="recentred-sgd, the pair of absences")]
     + [pytest.param("dp-sgd-poisson/replaced", *REPLACED[name], id=f"replaced, {name}") for name in REPLACED]
-    + [
-        pytest.param(
-            "recentred-sgd", *COHORT["a third of the rate in the profile"], id="recentred-sgd, a third of the rate"
-        )
-    ]
 )
 
 

@@ -76,10 +76,7 @@ def test_every_algorithm_that_samples_has_a_plan_that_is_refused() -> None:
 
 
 BOTH = [
-    (
-        f"{name}/coins" if name in ("mean-sgd", "recentred-sgd") else name,
-        adjacency,
-    )  # without coins it promises one of them
+    (name, adjacency)
     for name, info in ALGORITHMS.items()
     if len(info.promises.adjacency) > 1
     for adjacency in info.promises.adjacency

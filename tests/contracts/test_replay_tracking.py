@@ -113,12 +113,9 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
 
 
 def test_replay_catches_shares_with_half_the_noise_beside_correlated_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = PrefixNormCounts.shares
-    monkeypatch.setattr(
-        PrefixNormCounts,
-        "shares",
-        lambda self, round_: GaussianNoise(honest(self, round_).sensitivity, honest(self, round_).scale / 2),
-    )
+    honest: Any = PrefixNormCounts.shares
+    half = property(lambda self: GaussianNoise(honest.fget(self).sensitivity, honest.fget(self).scale / 2))
+    monkeypatch.setattr(PrefixNormCounts, "shares", half)
     plan = make_plan(NAMES[0])
     assert "the plan charges" in complaint(TrackingSRGD(plan), NAMES[0], plan)
 

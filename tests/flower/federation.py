@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "dp-sgd-poisson": {"rounds": 2, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 2, "rate": 0.6},
     "group-phased-sgd": {"rounds": 2, "phases": 2},
-    "recentred-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},
+    "recentred-sgd": {"rounds": 2, "rate": 0.6},
     "one-pass-dp-sgd": {"rounds": 2},
     "online-to-batch": {"rounds": 2},
     "phased-sgd": {},

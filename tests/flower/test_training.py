@@ -109,7 +109,6 @@ def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points:
     ("name", "options", "assumed"),
     [
         ("dp-sgd-wor", {"rounds": 1, "rate": 0.5}, True),
-        ("recentred-sgd", {"rounds": 1, "rate": 0.5, "sampling": "uniform"}, True),
         ("recentred-sgd", {"rounds": 1, "rate": 0.5}, False),
         ("dp-sgd-poisson", {"rounds": 1, "rate": 0.5}, False),
     ],

@@ -26,7 +26,7 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery, robust_mean
+from quoron_privacy.robust import coordinate_median, laplace_test, lottery
 from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import outlier_filter
 
@@ -71,10 +71,6 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     "sampled lottery": lambda: (
         sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10),
         partial(sampled.verify_subsampled, epsilon=2.0, delta=1e-6),
-    ),
-    "robust mean": lambda: (
-        robust_mean.calibrate(users=9_000, dimension=4, bound=50.0, spread=1.0, outliers=0.01, epsilon=2.0, delta=1e-6),
-        partial(robust_mean.verify, epsilon=2.0, delta=1e-6, dimension=4),
     ),
 }
 SUMS: Mapping[str, tuple[Any, int]] = {  # what is summed, and the length of a row

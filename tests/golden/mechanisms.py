@@ -22,11 +22,12 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_mean, private_range, rotation
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
+from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery, outlier_mean, robust_mean
+from quoron_privacy.robust import coordinate_median, laplace_test, lottery, outlier_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
@@ -214,8 +215,9 @@ def _prefix() -> Any:
 
 
 def _robust() -> Any:
-    sizes: dict[str, Any] = {"users": 9_000, "dimension": 4, "bound": 50.0, "spread": 1.0, "outliers": 0.01}
-    return robust_mean.calibrate(**sizes, epsilon=2.0, delta=1e-6)
+    sizes: dict[str, Any] = {"users": 9_000, "dimension": 4, "spread": 1.0, "outliers": 0.01}
+    made = OutlierMean.calibrate(2.0, 1e-6, **sizes)
+    return [made.radius, made.account, made.noise]
 
 
 def _drawn_noise() -> Any:

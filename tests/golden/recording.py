@@ -61,7 +61,6 @@ ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
         *(
             "one-round-least-squares",
             "winsorised-erm",
-            "recentred-sgd/coins",
             "tracking-srgd",
         ),
         *("whitened-tracking", "whitened-tracking/classes", "whitened-tracking/parts"),

@@ -134,31 +134,6 @@ def test_the_stream_alone_shows_the_same_column_norm(
     assert played.mu(noise, 1.0, 3) == pytest.approx(noise.effective_mu(3), rel=1e-12)
 
 
-@given(
-    name=st.sampled_from([*NAMES, "tree"]),
-    rounds=st.integers(1, 40),
-    separation=st.integers(1, 50),
-    participations=st.integers(1, 40),
-    share=st.floats(0.3, 3.0),
-)
-@fast
-def test_with_shares_the_stream_alone_shows_the_inner_products_of_the_columns_of_a_cohort(
-    name: str, rounds: int, separation: int, participations: int, share: float
-) -> None:
-    if name == "tree":
-        participations = 1
-    noise = PrefixNoise(rounds, 1.0, 1.0, name, participations, separation)
-    apart = separation if participations > 1 else rounds
-    matrix = strategy_matrix(name, rounds, participations, separation)
-    cohorts = [np.arange(first, rounds, apart) for first in range(min(apart, rounds))]
-    inner = [(matrix.T @ matrix)[np.ix_(cohort, cohort)].sum(axis=1) for cohort in cohorts]
-    reach = sqrt(max(float(np.maximum(each, share**-2).sum()) for each in inner))
-    found = played.mu_with_shares(noise, np.full(rounds, share), 1.0, 3)
-    assert reach <= found
-    if name != "tree" or share**-2 >= noise.column_norm**2:  # else the worst column is taken for each
-        assert found == pytest.approx(reach, rel=1e-6)
-
-
 def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, decays = np.array([1.5]), np.array([0.5])
     grows = replace(
@@ -170,7 +145,6 @@ def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPat
     noise = PrefixNoise(6, 1.0, 1.0, "blt", 2, 3)
     monkeypatch.setattr(PrefixNoise, "factors", property(lambda self: grows))
     assert played.mu(noise, 1.0, 3) == inf
-    assert played.mu_with_shares(noise, np.ones(6), 1.0, 3) == inf
 
 
 @given(

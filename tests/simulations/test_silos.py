@@ -29,8 +29,7 @@ from quoron_server.specification import make_plan as plan_of
 write_hospitals = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "federation" / "hospitals.py"))[
     "write_hospitals"
 ]
-USUAL = [*ALGORITHMS, "recentred-sgd/coins"]
-SCENES = [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in USUAL)]
+SCENES = [*ALGORITHMS, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in ALGORITHMS)]
 UNEVEN = Silos((1, 700, 2, 1297, 400))
 
 
@@ -122,7 +121,7 @@ class TestPlans:
         ("name", "sums", "why"),
         [
             ("dp-sgd-wor", False, "fixed size"),
-            ("recentred-sgd", False, "fixed size"),
+            ("mean-sgd", False, "fixed size"),
             ("median-sgd", True, "single rows"),
             ("local-model", True, "randomised by itself"),
         ],

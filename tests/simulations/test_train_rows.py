@@ -270,7 +270,6 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
     promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP}
     for name, how, fixed in (
         ("dp-sgd-wor", {}, True),
-        ("recentred-sgd", {"sampling": "uniform"}, True),
         ("recentred-sgd", {}, False),
         ("dp-sgd-poisson", {}, False),
     ):

@@ -18,12 +18,11 @@ many rounds with correlated noise.
 direction, learnt once and cheaply. Statement and proof: docs/privacy/second-moment.md#sm1 and second-moment#sm2.
 
 Statements and proofs of the others: docs/privacy/free-presence.md#p1, #p2 and #p6, of clipped vectors #p3 and #ac1;
-over many rounds #p4, and #p5 where users come back.
+over many rounds #p4.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, sqrt
 from typing import Annotated, NamedTuple, Protocol
 
@@ -36,7 +35,7 @@ from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensi
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import ClippedSum, centred
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState, factorise, together
+from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
 Matrix = Annotated[NDArray[np.float64], "p d"]
@@ -256,26 +255,23 @@ _require_norm_layout()  # once, where it is imported: neither a calibration nor 
 
 @dataclass(frozen=True, slots=True)
 class PrefixNormCounts:
-    """The rows of `NormCountMean` over T rounds: c with correlated noise, shares with independent noise.
+    """The rows of `NormCountMean` over T rounds of disjoint users: c with correlated noise, shares with independent.
 
-    Noise of the sums Σ_j mean of c is that of `prefix`. The noise of the shares of round t is N(0, (s q_t / κ)²), s the
-    scale, κ the column norm of `prefix` and q_t `louder`: 1 where users are in one round, else what their other rounds
-    leave. A radius multiplies what is released.
+    Noise of the sums Σ_j mean of c is that of `prefix`. The noise of the shares of a round is N(0, (s / κ)²), s the
+    scale and κ the column norm of `prefix`. A radius multiplies what is released.
 
-    Formal guarantee: for a user of one round, or of all rounds t ≡ r modulo `separation` for one r, all rounds together
-    are `effective_mu`-GDP with exact noise (free-presence#p4, #p5), for every answer of every user. A round draws d + 3
-    Gaussian samples.
+    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise
+    (free-presence#p4), for every answer of every user. A round draws d + 3 Gaussian samples.
 
     | input                               | what happens                                     |
     | ----------------------------------- | ------------------------------------------------ |
     | ‖v‖ above C                         | scaled down to it, a = 1                         |
     | v not finite, absent user           | the zero row, presence too; the divisor stays    |
     | a release after the last round      | RunError: the column norm counts the rounds      |
-    | more than k rounds of a user        | ConfigError: T > k b                             |
 
-        >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40, participations=4, separation=10)
-        >>> round(made.scale, 3), round(made.typical, 3)  # seed noise of the means, noise of a share
-        (0.124, 0.08)
+        >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40)
+        >>> round(made.scale, 3), round(made.shares.scale, 3)  # seed noise of the means, noise of a share
+        (0.06, 0.04)
     """
 
     dimension: int  # d
@@ -284,18 +280,10 @@ class PrefixNormCounts:
     scale: float  # s, of the seed noise of a weighted row
     rounds: int  # T
     factorisation: str = DEFAULT
-    participations: int = 1  # k: rounds of one user, at most
-    separation: int = 1  # b: their exact distance, where k > 1
-    soft: bool = False  # whether the row has h
 
     def __post_init__(self) -> None:
         count(dimension=self.dimension, users=self.users)
         _ = self.prefix
-        if self.participations > 1 and self.participations * self.separation < self.rounds:
-            raise ConfigError(
-                f"Expected rounds <= participations * separation = {self.participations * self.separation}, "
-                f"got rounds={self.rounds}."
-            )
 
     @classmethod
     def for_mu(
@@ -307,9 +295,6 @@ class PrefixNormCounts:
         rounds: int,
         factorisation: str = DEFAULT,
         adjacency: Adjacency = "replace-one",
-        participations: int = 1,
-        separation: int = 1,
-        soft: bool = False,
     ) -> "PrefixNormCounts":
         """Return the least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
         made = PrefixNoise.for_mu(
@@ -318,10 +303,8 @@ class PrefixNormCounts:
             mu=mu,
             dimension=dimension + 3,
             factorisation=factorisation,
-            participations=participations,
-            separation=separation,
         )
-        return cls(dimension, users, adjacency, made.scale, rounds, factorisation, participations, separation, soft)
+        return cls(dimension, users, adjacency, made.scale, rounds, factorisation)
 
     @property
     def effective_mu(self) -> float:
@@ -330,26 +313,19 @@ class PrefixNormCounts:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, typically; inf where it is not released."""
-        weight = weights_of(self.adjacency, self.soft)[3]
-        return self.typical / weight if weight else inf
-
-    @property
-    def typical(self) -> float:
-        """Noise of a weighted share: one over the root mean square precision of k rounds of one user."""
-        return self.scale * sqrt(self.participations) / self.prefix.column_norm
+        """Of the share of users who answer."""
+        return self.shares.scale / WEIGHTS[self.adjacency][3]
 
     @property
     def prefix(self) -> PrefixNoise:
         """The noise of the weighted sums."""
         sensitivity = mean_sensitivity(1.0, self.users, self.adjacency)
-        own = self.participations, self.separation
-        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation, *own)
+        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation)
 
     @property
     def seed_scale(self) -> float:
         """Seed noise of a coordinate of the mean of c."""
-        return self.scale / weights_of(self.adjacency, self.soft)[0]
+        return self.scale / WEIGHTS[self.adjacency][0]
 
     def start(self) -> PrefixState:
         """Return the state before the first round."""
@@ -358,53 +334,29 @@ class PrefixNormCounts:
     @property
     def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user of one round: c, and its shares beside it."""
-        kind, own = "soft-norm-counts" if self.soft else "norm-counts", 1 / self.users
-        shares = ("shares", kind, SHARES, own / self.shares(0).scale)
-        return ("sums", kind, self.dimension, own / self.scale), shares
+        kind, own = "norm-counts", 1 / self.users
+        return ("sums", kind, self.dimension, own / self.scale), ("shares", kind, SHARES, own / self.shares.scale)
 
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
         """Return what a round adds to the sum, and its shares, from a `NormCountSum`; and the next state."""
-        weights, made = weights_of(self.adjacency, self.soft), self.prefix
-        row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
+        weights, made = WEIGHTS[self.adjacency], self.prefix
+        row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights)
         _, after = made.release(state, row[:-3], noise)
         added = made.added(state, after, row[:-3])
-        shares = self.shares(state.round).release(row[-3:], noise.stream("shares", state.round))
+        shares = self.shares.release(row[-3:], noise.stream("shares", state.round))
         return released_from(np.concatenate([added, shares]), weights, sums.clipped), after
 
-    def shares(self, round_: int) -> GaussianNoise:
+    @property
+    def shares(self) -> GaussianNoise:
         """Of the weighted shares of a round."""
         made = self.prefix
-        return GaussianNoise(made.sensitivity, made.scale * float(self._louder[round_]) / made.column_norm)
+        return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
 
     def entry(self) -> Release:
         """Return the ledger entry of all rounds, for a radius of 1."""
         made = self.prefix
         parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
-        if self.participations > 1:
-            parameters |= {"participations": self.participations, "separation": self.separation}
         return Release(f"prefix-norm-counts-{self.factorisation}", parameters | {"rounds": self.rounds})
-
-    @property
-    def _louder(self) -> Vector:
-        if self.participations == 1:
-            return np.ones(self.rounds)
-        return louder(self.factorisation, self.rounds, self.separation)
-
-
-@lru_cache(maxsize=32)
-def louder(factorisation: str, rounds: int, separation: int) -> Vector:
-    """q_t = √(Σ_S R_j / R_t), S the rounds t, t ± b, ..., and R_t = Σ_{j in S} ⟨C[:, t], C[:, j]⟩; shape (rounds,).
-
-    How much louder shares of round t are where a user is in all of S than where it may be in any one round: Σ_S q_t⁻²
-    is 1. ConfigError where C is no Toeplitz matrix.
-    """
-    c = factorise(factorisation, rounds, separation).coefficients
-    if c is None:
-        raise ConfigError(f"Expected a Toeplitz factorisation for several participations, got {factorisation!r}.")
-    reach, classes = together(c, separation), np.arange(rounds) % separation
-    made: Vector = np.sqrt(np.bincount(classes, weights=reach)[classes] / reach)
-    made.setflags(write=False)
-    return made
 
 
 class Length(NamedTuple):

@@ -283,28 +283,9 @@ def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
     first round is played, up to 16,384; where there are more, the column norm is believed. Where it is one, the user of
     rounds 0, b, 2b, ... is the worst as long as the column of round 0, played beside it, never grows; else inf.
     """
-    return _worth(noise, _reach(noise), moved, dimension)
-
-
-def mu_with_shares(noise: PrefixNoise, scales: NDArray[np.float64], moved: float, dimension: int) -> float:
-    """The same where each round moves by so much in its vector and in shares with noise of their own `scales`, (T,).
-
-    Of a user in all rounds t ≡ r modulo b the part x_t of each shift that is in its vector counts R_t, and the rest
-    (σ/s_t)², at most: free-presence#p5. Where C is a Toeplitz matrix R_t is that of the column of round 0, played; else
-    users take part once, and R_t is at most what `mu` asks of a column.
-    """
-    rounds, several = noise.rounds, noise.participations > 1
-    apart = noise.separation if several else rounds
-    squares = (noise.scale / scales) ** 2
-    if noise.factors.coefficients is None:
-        squares = np.maximum(squares, _reach(noise) ** 2)
-    else:
-        column = _column(noise)
-        if several and not (np.all(column >= 0) and np.all(np.diff(column) <= 1e-12)):
-            return math.inf
-        squares = np.maximum(squares, _together(column, apart))
-    reach = math.sqrt(float(np.bincount(np.arange(rounds) % apart, weights=squares).max()))
-    return _worth(noise, reach, moved, dimension)
+    reach = _reach(noise)
+    rounding = (2 * reach + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
+    return reach * moved / noise.scale * (1 + 1e-9) + rounding
 
 
 def _reach(noise: PrefixNoise) -> float:
@@ -325,34 +306,3 @@ def _reach(noise: PrefixNoise) -> float:
             last = float(now[-1])
         reach = math.sqrt(float(square.max())) if falls else math.inf
     return reach
-
-
-def _column(noise: PrefixNoise) -> NDArray[np.float64]:
-    """Return what the sampler makes of a user of round 0: the first column of C, shape (T,)."""
-    memory, made = np.zeros((noise.factors.slots, 1)), np.empty(noise.rounds)
-    for t in range(noise.rounds):
-        own = np.array([float(t == 0)])
-        made[t] = (noise.factors.predict(t, memory) + own)[0]
-        memory = noise.factors.remember(t, memory, own)
-    return made
-
-
-def _together(column: NDArray[np.float64], apart: int) -> NDArray[np.float64]:
-    """R_t: inner products of each column of a Toeplitz matrix with the sum of all columns t + j·apart; shape (T,).
-
-    From the first row of its class on, that sum is the same for every class. Takes T²/apart steps.
-    """
-    rounds, summed, made = len(column), column.copy(), np.empty(len(column))
-    for first in range(apart, rounds, apart):
-        block = summed[first : first + apart]
-        block += summed[first - apart : first][: len(block)]
-    for first in range(0, rounds, apart):
-        worth = np.cumsum(column[: rounds - first] * summed[first:])
-        own = np.arange(first, min(first + apart, rounds))
-        made[own] = worth[rounds - 1 - own]
-    return made
-
-
-def _worth(noise: PrefixNoise, reach: float, moved: float, dimension: int) -> float:
-    rounding = (2 * reach + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
-    return reach * moved / noise.scale * (1 + 1e-9) + rounding

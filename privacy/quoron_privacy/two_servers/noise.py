@@ -107,7 +107,7 @@ def _rounding(spec: MechanismSpec) -> float:
 
 
 def _reaches(spec: MechanismSpec) -> Vector:
-    """√R_t: how far correlation moves what a user adds in round t, with all its other rounds (free-presence#p5)."""
+    """√R_t: how far correlation moves what a user adds in round t, with all its other rounds (two-servers#ts2)."""
     factors, rounds, apart = factors_of(spec), len(spec.correlated), spec.separation
     if spec.participations == 1:
         return np.full(rounds, factors.column_norm)

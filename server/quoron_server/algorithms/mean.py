@@ -5,9 +5,10 @@
     g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
     x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
 
-Cohorts are drawn by the secret noise, afresh in every round: B users without replacement, or each user by a coin. Every
-round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian. Losses
-whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth loss.
+Cohorts are drawn by the secret noise, afresh in every round: for a range B users without replacement, else each user by
+a coin. Every round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its
+Gaussian. Losses whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth
+loss.
 
 Source: `mean-sgd` is Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1, noise once around the centre that
 was released; the centre of `recentred-sgd` is ours. As printed: `printed.bassily_sun`. Statement and proof:
@@ -25,7 +26,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import groupby
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Integers
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import ClippedSum
@@ -66,7 +67,7 @@ from quoron_server.algorithms.noisy import (
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
@@ -207,13 +208,6 @@ class MeanSGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RecentredSGDOptions(MeanSGDOptions):
-    """The same, and how cohorts are drawn: coins need less noise, and nothing is proved of ranges with them."""
-
-    sampling: Literal["auto", "coins", "uniform"] = "auto"
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """What is chosen of a run."""
 
@@ -235,6 +229,12 @@ class _Inputs(PlanInputs[MeanSGDOptions]):
     def cohort(self, rate: float) -> int:
         """Return users asked in a round."""
         return max(1, round(rate * self.problem.users))
+
+    def sampling(self, rate: float) -> Sampling:
+        """Return how cohorts are drawn: by coins, which need less noise, where there is no range and not everybody."""
+        if self.privacy.adjacency == "zero-out":
+            return "poisson"
+        return "without-replacement" if self.ranged or rate == 1 else "poisson-replaced"
 
 
 def verify(plan: RunPlan) -> None:
@@ -290,14 +290,6 @@ def _check(inputs: _Inputs) -> None:
     problem, options, zero_out = inputs.problem, inputs.options, inputs.privacy.adjacency == "zero-out"
     if zero_out and inputs.ranged:
         raise Infeasible(NAME, "nothing is proved of a private range under zero-out", "privacy.adjacency=replace-one")
-    if isinstance(options, RecentredSGDOptions):
-        if options.sampling not in ("auto", "coins", "uniform"):
-            raise ConfigError(f"Expected algorithm.options.sampling in auto, coins, uniform, got {options.sampling!r}.")
-        if zero_out and options.sampling == "uniform":
-            raise ConfigError(
-                f"Expected privacy.adjacency=replace-one with cohorts of a fixed size, got {options} under zero-out: "
-                "nothing else is proved."
-            )
     search.require_options(options, "smoothing", "clip_norm", "step_size")
     search.require_rough(problem, options.smoothing)
     require_cohorts(inputs.name, problem, 1)
@@ -345,22 +337,11 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
     ]
     return [
         candidate
-        for sampling in _samplings(inputs.privacy, options)
+        for sampling, some in groupby(grid, lambda each: inputs.sampling(each[0]))  # everybody comes first
         for candidate in _predicted(
-            inputs, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
+            inputs, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in some]
         )
     ]
-
-
-def _samplings(privacy: Privacy, options: MeanSGDOptions) -> tuple[Sampling, ...]:
-    """Ways of drawing cohorts that something is proved of, and that are asked for."""
-    if not isinstance(options, RecentredSGDOptions):
-        return ("without-replacement",)
-    if privacy.adjacency == "zero-out":
-        return ("poisson",)
-    offered: dict[str, tuple[Sampling, ...]] = {"uniform": ("without-replacement",), "coins": ("poisson-replaced",)}
-    # where everybody is asked both are the same, and the first is taken
-    return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
 def _predicted(
@@ -503,7 +484,7 @@ RECENTRED_INFO = AlgorithmInfo(
     promises=Promises(
         THEOREM, pairs, count_room, with_count, moves, adjacency=("replace-one", "zero-out"), one_server=None
     ),
-    options=RecentredSGDOptions,
+    options=MeanSGDOptions,
     parameters=MeanSGDParameters,
     planner=_PLANNER,
     verifier=verify,
@@ -522,7 +503,6 @@ MEAN = replace(
         adjacency=("replace-one",),
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),
-    options=MeanSGDOptions,
     planner=replace(_PLANNER, name=NAME),
     factor=UNMEASURED,  # of ranges
     printed=bassily_sun.CENTRAL,

@@ -22,13 +22,13 @@ plans instead (docs/privacy/srgd.md#u2): upper bounds, often far above what is m
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
@@ -37,17 +37,15 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import SHARES, PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, PrefixState, factorise, sqrt_coefficients
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import MOST_STATE, OfPlan, Update, Vector
-from quoron_server.algorithms import noisy, search
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
-from quoron_server.algorithms.noisy import AdaptiveClip, require_clip
-from quoron_server.algorithms.noisy import drawn as samples
+from quoron_server.algorithms.noisy import require_clip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser, OptimiserOptions
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.references import (
@@ -87,7 +85,6 @@ class OneEpochParameters(Parameters):
     mu: float  # GDP parameter of the whole transcript
     epochs: int = 1  # k: how often the cohorts are gone through, at most
     optimiser: Optimiser = SGD  # of ftrl
-    adaptive: AdaptiveClip | None = None  # of ftrl; then C is the first clip norm, and sums are of unit rows
 
     @property
     def batches(self) -> int:
@@ -107,39 +104,27 @@ class OneEpochParameters(Parameters):
         """Of two rounds of a user, as their noise counts it."""
         return self.batches if self.epochs > 1 else 1
 
-    def shares(self, dimension: int) -> PrefixNormCounts | None:
-        """Return all rounds' sums with the shares that an adaptive clip follows; None where it is fixed."""
-        if self.adaptive is None:
-            return None
-        own = self.rounds, self.factorisation, self.epochs, self._separation
-        return PrefixNormCounts(dimension, self.cohort_size, self.adaptive.adjacency, self.noise_scale, *own, soft=True)
-
     def entry(self) -> Release:
         """Return the ledger entry of one round."""
         name = "gaussian" if self.gradients == "independent" else "prefix-sum"
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """Return a noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
-
-        Nothing is proved for two servers of shares with users who come back.
-        """
-        noise, independent, made = self.noise, self.gradients == "independent", self.shares(problem.dimension)
+        """Return a noisy mean, or the noised sum of all so far, in every round."""
+        noise, independent = self.noise, self.gradients == "independent"
         # A column of C is at least 1 long, and with one epoch a round may be as loud as the loudest.
         norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
         unit = self.clip_norm / self.cohort_size / self.noise_scale
-        blocks = clipped_row(problem.dimension, unit, "row" if independent else "sums") if made is None else made.masked
-        rows = MaskedRows("replace-one", blocks, None if independent else self.factorisation, self._separation)
-        release = RoundRelease(noise, self.entry(), self.mu)
+        blocks = clipped_row(problem.dimension, unit, "row" if independent else "sums")
         first = Rounds(
             1,
             self.cohort_size,
             gradients(problem),
-            (release if made is None else RoundRelease(made, made.entry(), self.mu, scaled=True),),
+            (RoundRelease(noise, self.entry(), self.mu),),
             often=self.epochs,
-            leaks=count_beside(noise if made is None else None, norm),
+            leaks=count_beside(noise, norm),
             summed=True,
-            rows=rows if made is None or self.epochs == 1 else None,
+            rows=MaskedRows("replace-one", blocks, None if independent else self.factorisation, self._separation),
         )
         points = 2 if self.gradients == "recursive" else 1
         return first, replace(first, count=self.rounds - 1, task=gradients(problem, points))
@@ -195,25 +180,24 @@ class OneEpoch(OfPlan[OneEpochParameters]):
         first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
         asked = AverageGradient(points, weights, problem.user_smoothness)
-        return Question(t, cohort, asked, reduction=self.reduction(state))
+        return Question(t, cohort, asked, reduction=self.reduction)
 
-    def reduction(self, state: Any) -> ClippedSum:
-        """Return all that a round reads of the answers."""
+    @property
+    def reduction(self) -> ClippedSum:
+        """All that a round reads of the answers."""
         return ClippedSum(self.parameters.clip_norm, self.parameters.cohort_size)
 
-    def mean(self, state: Iterates, answers: Answers | Sums) -> tuple[Vector | NoisySums, Sums, dict[str, float]]:
-        """(1/B) Σ clip_C(Δ_t(u)), or the sum with noise; what was read; diagnostics."""
-        reduction, sums = self.reduction(state), answers
-        if not isinstance(sums, Sums):
-            sums = reduction.of(sums.values, sums.answered)
-        mean = sums if isinstance(sums, NoisySums) else reduction.mean(sums)
-        return mean, sums, {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
+    def mean(self, answers: Answers | Sums) -> tuple[Vector | NoisySums, dict[str, float]]:
+        """(1/B) Σ clip_C(Δ_t(u)), or the sum with noise; diagnostics."""
+        sums = summed(answers, self.reduction)
+        mean = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
+        return mean, {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
 
     def prefix_sum(
         self, state: Iterates, answers: Answers | Sums, noise: NoiseSource
     ) -> tuple[Vector, PrefixState, dict[str, float]]:
         """Ŝ_t, the noised sum of the means of all rounds so far; diagnostics."""
-        mean, _, diagnostics = self.mean(state, answers)
+        mean, diagnostics = self.mean(answers)
         assert isinstance(self.noise, PrefixNoise)
         assert state.sums is not None
         return *self.noise.release(state.sums, mean, noise), diagnostics
@@ -307,7 +291,7 @@ class AcceleratedSGD(OneEpoch):
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release the mean, and step twice along it."""
         t = state.round
-        mean, _, diagnostics = self.mean(state, answers)
+        mean, diagnostics = self.mean(answers)
         assert isinstance(self.noise, GaussianNoise)
         gradient = self.noise.release(mean, noise.stream("release", t))
         x, y, z = nesterov(self, state, (t + 1.0) * gradient)
@@ -322,9 +306,7 @@ class AcceleratedSGD(OneEpoch):
 class FTRLState(Iterates):
     """Everything between two rounds; y and z are x."""
 
-    radius: float  # C_t
     moments: Moments  # of the optimiser
-    presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
 class DPFTRL(OneEpoch):
@@ -333,49 +315,32 @@ class DPFTRL(OneEpoch):
     Follow the regularised leader on noised prefix sums; one epoch, or several in the same order.
 
         Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
-        x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
+        x_{t+1} = Proj(-Ŝ_t/β); with another optimiser steps along Ŝ_t - Ŝ_{t-1}
         model: mean of the last iterates
 
     Source: Kairouz et al. (2021); Choquette-Choo et al. (2023), Algorithm 1, for several epochs. Proof:
-    docs/privacy/prefix-noise.md#c3; of an adaptive clip: docs/privacy/free-presence.md.
+    docs/privacy/prefix-noise.md#c3.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__(plan)
-        self._shares = self.parameters.shares(plan.problem.dimension)
-
     def init(self) -> FTRLState:
-        """Start at zero, with the first clip norm."""
-        p, start = self.parameters, super().init()
+        """Start at zero."""
+        start = super().init()
         own = {item.name: getattr(start, item.name) for item in fields(start)}
-        return FTRLState(**own, radius=p.clip_norm, moments=p.optimiser.start(len(start.x)))
-
-    def reduction(self, state: Any) -> ClippedSum:
-        """At C_t, which an adaptive clip moves."""
-        return ClippedSum(state.radius, self.parameters.cohort_size)
+        return FTRLState(**own, moments=self.parameters.optimiser.start(len(start.x)))
 
     def update(self, state: FTRLState, answers: Answers | Sums, noise: NoiseSource) -> Update[FTRLState]:
         """Release the noised sum, and step along it, or along what this round added to it."""
-        p, t = self.parameters, state.round
-        mean, counted, diagnostics = self.mean(state, answers)
+        p, moments = self.parameters, state.moments
+        mean, diagnostics = self.mean(answers)
         assert isinstance(self.noise, PrefixNoise)
         assert state.sums is not None
-        entry, public, radius, presence, moments = p.entry(), {}, state.radius, state.presence, state.moments
-        if p.adaptive is not None and self._shares is not None:
-            told, sums = self._shares.release(state.sums, counted, noise)
-            gradient, entry, public = radius * told.mean, self._shares.entry().scaled(radius), {"radius": radius}
-            loud = self._shares.shares(t).scale
-            radius, presence = p.adaptive.following(radius, told, loud, presence, p.clip_norm)
-        else:
-            total, sums = self.noise.release(state.sums, mean, noise)
-            gradient = self.noise.added(state.sums, sums, mean)
-        if p.adaptive is None and p.optimiser.plain:
-            x = self.project(-total / p.beta)
-        else:
-            wanted, moments = p.optimiser.step(state.x, gradient, moments, 1 / p.beta, t=t, rounds=p.rounds)
-            x = self.project(wanted)
-        own = replace(state, radius=radius, moments=moments, presence=presence)
-        return replace(self.moved(own, x, x, x, sums, diagnostics), releases=(entry,), public=public)
+        total, sums = self.noise.release(state.sums, mean, noise)
+        wanted = -total / p.beta
+        if not p.optimiser.plain:
+            added = self.noise.added(state.sums, sums, mean)
+            wanted, moments = p.optimiser.step(state.x, added, moments, 1 / p.beta, t=state.round, rounds=p.rounds)
+        x = self.project(wanted)
+        return self.moved(replace(state, moments=moments), x, x, x, sums, diagnostics)
 
 
 METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
@@ -561,7 +526,7 @@ class OneEpochOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
+class FTRLOptions(OptimiserOptions, OneEpochOptions):
     """Planning options of `dp-ftrl`; None lets the plan choose by predicted excess risk."""
 
     epochs: int = 1  # k: how often a user is asked, at most
@@ -591,11 +556,6 @@ class _Inputs(PlanInputs[OneEpochOptions]):
         """k."""
         return self.options.epochs if isinstance(self.options, FTRLOptions) else 1
 
-    @property
-    def adaptive(self) -> bool:
-        """Whether the clip norm follows the users."""
-        return isinstance(self.options, FTRLOptions) and self.options.adaptive
-
     def batches(self, rounds: int) -> int:
         """Disjoint cohorts."""
         return -(-rounds // self.epochs)
@@ -620,9 +580,9 @@ def _missing(inputs: _Inputs) -> Infeasible:
 
 
 def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
-    name, gradients, problem, options, chosen = inputs.name, inputs.gradients, inputs.problem, inputs.options, found.of
+    gradients, options, chosen = inputs.gradients, inputs.options, found.of
     cohort_size = inputs.cohort_size(chosen.rounds)
-    sensitivity = mean_sensitivity(1.0 if inputs.adaptive else chosen.clip, cohort_size)
+    sensitivity = mean_sensitivity(chosen.clip, cohort_size)
     scale, mu = _calibrated(inputs, chosen.rounds, sensitivity)
     parameters = OneEpochParameters(
         gradients,
@@ -642,12 +602,7 @@ def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
         optimiser = options.made(options.inverse_step, "inverse_step")
         suffix = options.averaged(parameters.suffix, chosen.rounds)
         parameters = replace(parameters, epochs=options.epochs, optimiser=optimiser, suffix=suffix)
-        if options.adaptive:
-            assert isinstance(parameters.noise, PrefixNoise)
-            typical = math.sqrt(options.epochs) * scale / parameters.noise.column_norm  # free-presence#p5
-            adaptive = noisy.adaptive_clip(name, problem, options, cohort_size, "replace-one", typical)
-            parameters = replace(parameters, adaptive=adaptive)
-        if options.adaptive or options.epochs > 1 or not optimiser.plain:
+        if options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
     return Chosen(parameters, risk)
 
@@ -655,19 +610,16 @@ def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
 def verify(plan: RunPlan) -> None:
     """Disjoint cohorts, the clip's sensitivity, the mechanism's μ, and (ε, δ) from μ; VerificationError otherwise."""
     p = plan.parameters_of(OneEpochParameters)
-    adjacency = plan.guarantee.adjacency
     if p.epochs < 1 or (p.epochs > 1 and p.gradients != "ftrl"):
         raise VerificationError(f"Expected one epoch of {plan.algorithm}, got {p.epochs}.")
     if p.batches * p.cohort_size > plan.problem.users or p.cohort_size < 1:
         raise VerificationError(f"Expected {p.batches} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
-    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
-    if p.adaptive is not None and p.gradients != "ftrl":
-        raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
+    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, None, plan.guarantee.adjacency)
 
 
 def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
-    drawn = samples(problem, p.adaptive is not None) * (1 if p.gradients == "independent" else p.rounds)
+    drawn = problem.dimension * (1 if p.gradients == "independent" else p.rounds)
     mu = recounted_mu(p, problem.dimension, adjacency)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn)),)
 
@@ -677,23 +629,17 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[float]:
 
     In one epoch as loud as the loudest.
     """
-    if p.adaptive is not None:
-        return []
     noise = p.noise
     reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
     return [reach * sensitivity_recount.rows(p.clip_norm, p.cohort_size, "replace-one") / p.noise_scale] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
-    """Return the GDP of the transcript by its scales: of the sums, and of the shares that an adaptive clip follows."""
-    once = sensitivity_recount.rows(p.clip_norm if p.adaptive is None else 1.0, p.cohort_size, adjacency)
-    noise, shares = p.noise, p.shares(dimension)
+    """Return the GDP of the transcript by its scales."""
+    once, noise = sensitivity_recount.rows(p.clip_norm, p.cohort_size, adjacency), p.noise
     if isinstance(noise, GaussianNoise):
         return sensitivity_recount.mu(once, p.noise_scale, dimension)
-    if shares is None:
-        return played.mu(noise, once, dimension)
-    scales = np.array([shares.shares(t).scale for t in range(p.rounds)])
-    return played.mu_with_shares(noise, scales, once, dimension + SHARES)
+    return played.mu(noise, once, dimension)
 
 
 def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
@@ -796,12 +742,11 @@ def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, fa
 def _calibrated(inputs: _Inputs, rounds: int, sensitivity: float) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
     gradients, problem, privacy = inputs.gradients, inputs.problem, inputs.privacy
-    at_once = samples(problem, inputs.adaptive)
-    gaussians = at_once * (1 if gradients == "independent" else rounds)
+    gaussians = problem.dimension * (1 if gradients == "independent" else rounds)
     left = search.left_of_delta(inputs.name, privacy, gaussians=gaussians)
     rounding = 1e-9 if privacy.epsilon < 0.25 else 0.0  # by which the two accounts of δ differ near ε = 0, and more
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
-    unit = _unit_scale(gradients, at_once, mu, rounds, inputs.factorisation(rounds), inputs.epochs)
+    unit = _unit_scale(gradients, problem.dimension, mu, rounds, inputs.factorisation(rounds), inputs.epochs)
     return sensitivity * unit, mu
 
 

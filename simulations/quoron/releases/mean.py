@@ -45,6 +45,7 @@ from quoron.results import Release
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
+from quoron_privacy.gaussian import LARGEST
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
 from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
@@ -54,9 +55,9 @@ from quoron_server.plan import MOST_EPSILON, Guarantee, Privacy
 from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
-    from quoron_privacy.robust import robust_mean
+    from quoron_privacy import mechanisms
 else:
-    robust_mean = OnFirstUse("quoron_privacy.robust.robust_mean")  # where outliers are declared
+    mechanisms = OnFirstUse("quoron_privacy.mechanisms")  # where outliers are declared
 
 
 Matrix = NDArray[np.float64]
@@ -306,18 +307,24 @@ def _plan(
 
 
 def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, spread: float, outliers: float) -> _Planned:
-    planned = robust_mean.calibrate(
+    from quoron_privacy.robust.outlier_mean import REACH  # heavy
+
+    calibrated = partial(
+        mechanisms.OutlierMean.calibrate,
+        privacy.epsilon,
+        privacy.delta,
         users=users,
         dimension=dimension,
-        bound=bound,
-        spread=spread,
         outliers=outliers,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
     )
+    # Users beyond REACH · τ would count as outliers, and sums beyond LARGEST · σ would be cut.
+    spread = max(spread, bound / REACH)
+    planned = calibrated(spread=spread)
+    if (cut := 2 * bound / (LARGEST * planned.noise.scale)) > 1:
+        planned = calibrated(spread=spread * cut)
 
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...] | None:
-        value = planned.release(values, np.ones(len(values), np.bool_), noise)
+        value, _ = planned(values, planned.init(), noise)
         return None if value is None else (value, planned.noise.scale, planned.radius)
 
     error = replace(_of_noise(planned.noise.scale, dimension), where=" without outliers")

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from privacy import first_account
 from problems import changed
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_server.algorithms import ALGORITHMS, centring
@@ -36,8 +36,7 @@ def made(plan):
 # A short plan of each way to find centres and to draw cohorts.
 SHORT = {
     "ranges": lambda: planned(MANY_ITEMS, info=MEAN, rounds=4, rate=1.0),
-    "the last release": lambda: planned(rounds=4, rate=0.25, sampling="uniform"),
-    "the last release, by coins": lambda: planned(rounds=4, rate=0.25, sampling="coins"),
+    "the last release": lambda: planned(rounds=4, rate=0.25),
 }
 
 
@@ -92,11 +91,10 @@ def test_a_run_is_what_the_lines_of_the_algorithm_say(short):
 
 
 class TestAccounting:
-    @pytest.mark.parametrize(("info", "options"), [(MEAN, {}), (RECENTRED, {"sampling": "uniform"})])
-    @pytest.mark.parametrize("rate", [1.0, 0.25])
-    def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, info, options, rate):
+    @pytest.mark.parametrize(("info", "rate"), [(MEAN, 1.0), (MEAN, 0.25), (RECENTRED, 1.0)])
+    def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, info, rate):
         problem = replace(MANY_ITEMS, users=20_000)
-        plan = planned(problem, Privacy(2.0, 1e-5), info, rate=rate, rounds=9, **options)
+        plan = planned(problem, Privacy(2.0, 1e-5), info, rate=rate, rounds=9)
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.crude.epsilon) ** 2 if info is MEAN else 0.0
@@ -108,7 +106,7 @@ class TestAccounting:
     @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
     def test_with_coins_it_is_that_of_users_there_against_absent(self, adjacency):
         wanted = Privacy(2.0, 1e-5, adjacency=adjacency)
-        plan = planned(replace(PROBLEM, users=20_000), wanted, rate=0.05, rounds=9, sampling="coins")
+        plan = planned(replace(PROBLEM, users=20_000), wanted, rate=0.05, rounds=9)
         p = plan.parameters
         ALGORITHMS[plan.algorithm].verify(plan)
         assert plan.guarantee.adjacency == adjacency
@@ -119,19 +117,12 @@ class TestAccounting:
 
     def test_what_nothing_is_proved_of_is_refused(self):
         absent = Privacy(8.0, 1e-3, adjacency="zero-out")
-        with pytest.raises(ConfigError, match="nothing else is proved"):
-            planned(PROBLEM, absent, sampling="uniform")
         with pytest.raises(Infeasible, match="nothing is proved of a private range under zero-out"):
             planned(PROBLEM, absent, MEAN)
 
     def test_an_independent_ceiling_by_renyi_divergences_is_above(self):
-        p = planned(
-            replace(PROBLEM, users=20_000),
-            Privacy(2.0, 1e-5),
-            rate=0.1,
-            rounds=16,
-            sampling="uniform",
-        ).parameters
+        drawn = ALGORITHMS["dp-sgd-wor"]
+        p = planned(replace(PROBLEM, users=20_000), Privacy(2.0, 1e-5), drawn, rate=0.1, rounds=16).parameters
         rate = DRAWS["without-replacement"].rate(2000, 20_000)
         assert 2.0 <= renyi_ceiling(rate, 16, p.round_mu**2 / 2, 1e-5) < 12.0
 
