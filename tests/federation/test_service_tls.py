@@ -44,7 +44,7 @@ from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
 
-@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "recentred-sgd", "local-model"])
+@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "local-model"])
 async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:

@@ -161,41 +161,6 @@ def test_a_row_that_cannot_be_is_one_person_rejected_and_not_the_silo(value: flo
     np.testing.assert_array_equal(model, inline_model(spec, tmp_path, engine=Engine(from_items(20), {})))
 
 
-async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    """Right, the same again, another silo's, an earlier round's, with another digest."""
-    honest, verdicts = HonestSilos.of(SIZES), list[int]()
-    async with coordinator(tmp_path, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
-        await running.manager.submit(wanted("one-round-least-squares").as_text())
-
-        async def tell(peer: Peer, answer: pb.Answer) -> None:
-            await peer.send(answer=answer)
-            verdicts.append((await peer.next("receipt")).verdict)
-
-        for peer in peers:
-            await peer.consents()
-        first, second, third = peers
-        answers = [honest(peer.user, await peer.next("question")) for peer in peers]
-        earlier, renamed = pb.Answer(), pb.Answer()
-        earlier.CopyFrom(answers[0])
-        earlier.round = 3
-        renamed.CopyFrom(answers[0])
-        renamed.digest = bytes(16)
-        await tell(second, answers[0])  # persons of others
-        await tell(first, earlier)
-        await tell(first, renamed)
-        await first.send(answer=answers[0])
-        await tell(first, answers[0])
-        await second.send(answer=answers[1])
-        await tell(second, answers[1])
-        await third.send(answer=answers[2])
-        model = await complete(running)
-    no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
-    assert verdicts == [no, no, no, twice, twice]
-    np.testing.assert_array_equal(model, model_where({}, tmp_path, wanted("one-round-least-squares")))
-
-
 async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_path: Path) -> None:
     spec, dies, returns = wanted(seconds=SECONDS), 1, 3
     gone = dict.fromkeys(THEIRS, Status.MISSING)

@@ -19,6 +19,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import ServerApp
 from flwr.supercore.object_ref import load_app
 
+from cover import by_default
 from federation.crowd import DIMENSION, SEED, specification, write_items
 from federation.silos import write_silos
 from flower.federation import SMALL, Process, expected, small, without
@@ -194,13 +195,16 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+EACH_BRANCH = ("silent", "error", "declined", "refused", "noise", "digest", "shape", "NaN", "other node")
+
+
 @pytest.fixture(scope="module")
 def without_two(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The model if user 2 never answers."""
     return without(small("dp-sgd-wor", "trial", USERS), tmp_path_factory.mktemp("inline"), user=2)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", by_default(FAULTS, EACH_BRANCH))
 def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
     fault: str, without_two: np.ndarray, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
