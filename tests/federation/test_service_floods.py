@@ -278,13 +278,6 @@ class TestDoorkeeper:
             assert len(os.listdir("/dev/fd")) == before
 
 
-@contextlib.contextmanager
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    one, other = socket.socketpair()
-    with one, other:
-        yield one, other
-
-
 async def test_strangers_who_hold_connections_make_way_for_clients(
     issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

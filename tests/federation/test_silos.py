@@ -268,7 +268,6 @@ def test_persons_of_a_silo_are_told_by_as_many_bytes_whoever_is_asked(people: in
 
 KINDS = {"dp-sgd-poisson", "phased-sgd", "local-model", "dp-ftrl", "whitened-tracking"}  # kinds of questions
 SUMMED = {"one-round-least-squares", "whitened-tracking", "dp-sgd-poisson"}  # of every kind of sum
-SILOS = (7, 12, 1)
 
 
 def planned(name: str, *, sums: bool = False) -> RunSpecification:

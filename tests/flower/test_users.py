@@ -490,6 +490,23 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
         assert sum(Registry(database).standing("mine").values()) == USERS
 
 
+def test_authentication_alone_allows_no_simulation(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "0")
+    monkeypatch.setenv("QUORON_SUPERNODE_AUTH", "1")
+    with pytest.raises(ConfigError, match="simulation=false"):
+        serve_app(tmp_path)
+
+
+def test_a_run_whose_messages_no_client_takes_is_refused(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quoron_client.protocol.wire.MAX_WHOLE", 4100)
+    with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
+        serve_app(tmp_path)
+
+
 @pytest.mark.parametrize("dies_at", ["Ledger.abandon", "PopulationLedger.release"])
 def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     dies_at: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
