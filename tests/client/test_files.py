@@ -396,10 +396,10 @@ class TestSeveralPeople:
         with pytest.raises(
             DataError, match=r"all\.csv.*values in column 1 that repeat like an identifier.*--one-user"
         ) as caught:
-            check_one_user(tmp_path / "all.csv", one_user=False, items_per_user=None)
+            check_one_user(tmp_path / "all.csv", one_user=False)
         assert "secret" not in str(caught.value)
         assert "300" not in str(caught.value).replace(str(tmp_path), "")
-        check_one_user(tmp_path / "all.csv", one_user=True, items_per_user=1)
+        check_one_user(tmp_path / "all.csv", one_user=True)
 
 
 class TestOnePerson:

@@ -270,7 +270,7 @@ class TestClient:
                 as_csv(mine, WRITERS[number % 5], path)
             else:
                 pq.write_table(typed(mine, number), path)
-            check_one_user(path, one_user=False, items_per_user=None)
+            check_one_user(path, one_user=False)
             assert read_own_table(path).num_rows == ROWS
             items = own_items(path, terms)
             assert items.batch.features.shape[1] == encoding.dimension

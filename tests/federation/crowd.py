@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import math
+import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +22,13 @@ from quoron_client.data.features import Numeric
 from quoron_client.losses import Logistic
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers import with_second_server
-from quoron_server.rounds import run
+from quoron_server.rounds import Engine, run
 from quoron_server.service import Coordinator, ServeConfig, Transport
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
@@ -134,13 +135,30 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
     return whole.model_copy(update=changes)
 
 
-def inline_model(wanted: RunSpecification, folder: Path, population: Population | None = None) -> np.ndarray:
-    """The model of the same run in one process."""
+class Without:
+    """The inline engine, for users of whom some have another status, in all rounds or in those of `rounds`."""
+
+    def __init__(self, population: Population, gone: Mapping[int, int], rounds: Container[int] | None = None) -> None:
+        self.inline, self.gone, self.rounds = InlineEngine(population, seed=SEED), gone, rounds
+
+    def ask(self, question: Question) -> Answers:
+        answers = self.inline.rows(question)
+        values, status = answers.values.copy(), answers.status.copy()
+        if self.rounds is None or question.round in self.rounds:
+            for user, become in self.gone.items():
+                values[question.cohort == user], status[question.cohort == user] = 0.0, become
+        return Answers(values, status)
+
+
+def inline_model(
+    wanted: RunSpecification, folder: Path, population: Population | None = None, engine: Engine | None = None
+) -> np.ndarray:
+    """The model of the same run in one process, of people or of another engine."""
     population = people(wanted.problem.users) if population is None else population
+    engine = InlineEngine(population, seed=SEED) if engine is None else engine
     plan = make_plan(wanted)
-    key = SeededNoise(wanted.simulation_seed).export_key()
-    with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
-        engine = InlineEngine(population, seed=SEED)
+    path, key = folder / f"{secrets.token_hex(8)}.sqlite", SeededNoise(wanted.simulation_seed).export_key()
+    with Ledger.create(path, plan="{}", config_digest="c", noise_key=key) as ledger:
         if plan.guarantee.servers is not None:
             engine = with_second_server(engine, plan, wanted.simulation_seed)
         algorithm = ALGORITHMS[wanted.algorithm].make(plan)

@@ -119,18 +119,3 @@ async def scripted(where: str, sizes: Sequence[int]) -> AsyncIterator[list[Peer]
             assert await peer.enrol() == first
         await asyncio.gather(*(peer.hello() for peer in peers))
         yield peers
-
-
-class Without:
-    """The inline engine, for users of whom some have another status, by round perhaps."""
-
-    def __init__(self, users: int, gone: Mapping[int, int], rounds: Sequence[int] | None = None) -> None:
-        self.inline, self.gone, self.rounds = InlineEngine(from_items(users), seed=SEED), gone, rounds
-
-    def ask(self, question: Question) -> Answers:
-        answers = self.inline.rows(question)
-        values, status = answers.values.copy(), answers.status.copy()
-        if self.rounds is None or question.round in self.rounds:
-            for user, become in self.gone.items():
-                values[question.cohort == user], status[question.cohort == user] = 0.0, become
-        return Answers(values, status)

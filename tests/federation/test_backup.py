@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -171,6 +172,40 @@ def torn(path: Path) -> list[str]:
     order = [last.keys(), running, begun, charges, known]
     wrong = [str(later - earlier) for later, earlier in pairwise(order) if later - earlier]
     return wrong + [run for run, round_ in last.items() if round_ >= 0 and run not in spent]
+
+
+def test_every_charge_of_before_it_began_is_in_it_and_a_prefix_of_all(database_url: str, tmp_path: Path) -> None:
+    """A thread that charges as fast as it can; of PostgreSQL the backup has a connection of its own."""
+    store, written, stop = begun(database_url), ["run 0"], threading.Event()
+
+    def write() -> None:
+        for number in range(1, 2000):
+            if stop.is_set():
+                return
+            whole_run(store, number)
+            written.append(f"run {number}")
+
+    writer = threading.Thread(target=write)
+    with store.database:
+        beside = store.database if store.database.path else Database(database_url, create=False, sole=False)
+        writer.start()
+        try:
+            before = []
+            for number in range(6):
+                before.append(list(written))
+                back_up(beside, tmp_path / str(number))
+        finally:
+            stop.set()
+            writer.join()
+            beside.close()
+    for number, acknowledged in enumerate(before):
+        assert torn(tmp_path / str(number)) == []
+        held = charged(read(tmp_path / str(number)).rows["population"])
+        assert held[: len(acknowledged)] == acknowledged
+        assert held == [f"run {each}" for each in range(len(held))]
+    restore(tmp_path / "5", f"sqlite:///{tmp_path}/other.sqlite")
+    with Database(f"sqlite:///{tmp_path}/other.sqlite", create=False) as database:
+        assert {row.state for row in Registry(database).runs()} == {"cancelled"}
 
 
 @contextmanager

@@ -486,12 +486,10 @@ class TestTheItems:
         frame.to_parquet(tmp_path / "mine.parquet")
         for name, dialect in (("mine.csv.gz", comma), ("mine.parquet", None)):
             assert own_items(tmp_path / name, described(), dialect).batch.features.tobytes() == wanted
-            check_one_user(tmp_path / name, one_user=False, items_per_user=None, dialect=dialect)
-            with pytest.raises(DataError, match="got more than 10 times the 5 rows"):
-                check_one_user(tmp_path / name, one_user=False, items_per_user=5, dialect=dialect)
+            check_one_user(tmp_path / name, one_user=False, dialect=dialect)
         (tmp_path / "two.csv").write_text("patient,age\n1,\n2,3\n")
         with pytest.raises(DataError, match="several values in column 1, whose name"):
-            check_one_user(tmp_path / "two.csv", one_user=False, items_per_user=None)
+            check_one_user(tmp_path / "two.csv", one_user=False)
 
 
 class TestOwnersTerms:

@@ -52,41 +52,11 @@ class TestOneAnswer:
         assert record.recall("r", 0, Q) is None
         assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
-    def test_is_refused_to_another_question_of_the_round(self, record):
-        record.keep("r", 0, Q, b"answer")
-        assert record.recall("r", 0, OTHER) is None
-        assert record.keep("r", 0, OTHER, b"answer") is None
-        assert record.may_answer("r", 0)[1] == "the round was already answered, to another question"
-
     def test_is_given_again_to_the_same_question(self, record):
         assert record.recall("r", 0, Q) is None
         assert record.keep("r", 0, Q, b"answer") == b"answer"
         assert record.keep("r", 0, Q, b"made anew") == b"answer"
         assert record.recall("r", 0, Q) == b"answer"
-
-
-class TestParticipations:
-    def test_are_as_many_as_the_plan_counts_and_no_more(self, record):
-        for number in range(3):
-            assert record.keep("r", number, Q, b"answer") == b"answer"
-        assert record.keep("r", 3, Q, b"answer") is None
-        assert record.may_answer("r", 3)[1] == "all 3 answers of the run were given"
-        assert record.recall("r", 1, Q) == b"answer"
-
-    def test_of_local_reports_spend_no_more_than_was_announced(self, record):
-        assert record.keep("r", 0, Q, b"answer", spends=(0.75, 1e-6)) == b"answer"
-        assert record.may_answer("r", 1, spends=(0.5, 0.0))[1] == "local reports would spend more than was agreed to"
-        assert record.may_answer("r", 1, spends=(0.0, 1e-9))[1] == "local reports would spend more than was agreed to"
-        assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
-
-
-class TestTerms:
-    def test_hold_after_the_run_has_ended_but_nothing_more_is_answered(self, record):
-        record.keep("r", 0, Q, b"answer")
-        record.end("r")
-        assert record.recall("r", 0, Q) is None
-        assert record.may_answer("r", 1)[1] == "the run has ended"
-        assert record.spent == (1.0, 1e-6)
 
 
 class TestTheLimits:

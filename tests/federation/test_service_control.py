@@ -16,7 +16,6 @@ import pytest
 from cryptography import x509
 
 from federation.crowd import (
-    DIMENSION,
     Honest,
     carried_out,
     complete,
@@ -326,23 +325,6 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
 
 
 Captured = pytest.CaptureFixture[str]
-TABLE = f"""
-[population]
-kind = "table"
-items_per_user = 50
-path = "nobody-reads-this.parquet"
-user = "who"
-label = "sick"
-columns.numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-columns.categorical = {{ ward = ["A", "B"] }}
-
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-
-[algorithm]
-name = "one-pass-dp-sgd"
-"""
 
 
 def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from federation.crowd import (
     crowd,
     everybody,
     inline_model,
+    put_clock_forward,
     specification,
     until,
 )
@@ -274,6 +275,15 @@ async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same
     assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
 
 
+async def nobody_waits(running: Coordinator) -> None:
+    """For the rest of a round that all have answered, nor for the next one to open."""
+    while True:
+        session, now = running.sessions.runs.get("trial"), asyncio.get_running_loop().time()
+        if session is not None and (session.due > now if session.open is None else not session.open.left):
+            put_clock_forward(5.0)
+        await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
     cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,9 +297,10 @@ async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
         return await until_due(self, session, seconds)
 
     monkeypatch.setattr(Sessions, "_until_due", waiting)
-    text = specification(NAME, early_ends=False, seconds=1.5).as_text()
+    text = specification(NAME, early_ends=False, seconds=60.0).as_text()
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
+        stack.callback(asyncio.create_task(nobody_waits(running)).cancel)
         await running.manager.submit(text)
         await waits.wait()
         ledger = Ledger.within(running._database, "trial")
@@ -303,6 +314,7 @@ async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
     if not cancelled:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
+            stack.callback(asyncio.create_task(nobody_waits(running)).cancel)
             np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 

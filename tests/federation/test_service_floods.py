@@ -31,6 +31,7 @@ from federation.crowd import (
     specification,
     until,
 )
+from federation.tls import channel, transport
 from quoron.federation.control import words
 from quoron.federation.log_limit import LogLimit
 from quoron_privacy.errors import ConfigError, LedgerError
@@ -41,7 +42,6 @@ from quoron_server.service import (
     Coordinator,
     ServeConfig,
     Transport,
-    certificates,
     client_plane,
     control_plane,
     program,
@@ -54,7 +54,6 @@ from quoron_server.service.client_plane import ConnectionLimiter, RateLimit
 from quoron_server.service.manager import Manager
 from quoron_server.specification import RunSpecification
 
-METHODS = ("Submit", "List", "Watch", "Cancel", "Plan", "Model", "Ledger", "Limit")
 SERVICE = "/" + coordinators.CONTROL_PLANE
 
 
@@ -63,16 +62,13 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("token", [None, "quoron_guess"])
-async def test_a_caller_without_a_token_is_turned_away_before_its_message_is_read(
-    method: str, token: str | None, tmp_path: Path
-) -> None:
+async def test_a_caller_without_a_token_is_turned_away_before_its_message_is_read(tmp_path: Path) -> None:
     """The caller never sends one: only a coordinator that does not wait for it can answer."""
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
-        call = channel.stream_stream(f"{SERVICE}/{method}")(metadata=metadata)
-        assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
+        for metadata in ((), (("authorization", "Bearer quoron_guess"),)):
+            for method in ("Call", "Watch", "Model"):
+                call = channel.stream_stream(f"{SERVICE}/{method}")(metadata=metadata)
+                assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 @contextlib.asynccontextmanager
@@ -282,45 +278,17 @@ class TestDoorkeeper:
             assert len(os.listdir("/dev/fd")) == before
 
 
-@contextlib.contextmanager
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    one, other = socket.socketpair()
-    with one, other:
-        yield one, other
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a coordinator's certificate and two clients'."""
-    path = tmp_path_factory.mktemp("certificates")
-    certificates.make_authority(path, days=2)
-    certificates.issue(path, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
-    for number in range(2):
-        certificates.issue(path, f"client-{number}", days=1)
-    return path
-
-
-def transport(folder: Path) -> Transport:
-    return Transport(folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
-
-
-def channel(where: str, folder: Path, number: int) -> grpc.aio.Channel:
-    pair = [(folder / f"client-{number}/{end}.pem").read_bytes() for end in ("key", "certificate")]
-    credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
-    return grpc.aio.secure_channel(where, credentials, (("grpc.use_local_subchannel_pool", 1),))
-
-
 async def test_strangers_who_hold_connections_make_way_for_clients(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty say nothing, at a coordinator that takes sixteen connections, and waits for a handshake for ever."""
     patient = {**dict(program._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(client_plane, "POLL", 0.01)
     async with (
-        coordinator(tmp_path, transport=transport(folder), max_clients=16) as running,
-        channel(running.listen, folder, 0) as own,
-        channel(running.listen, folder, 1) as later,
+        coordinator(tmp_path, transport=transport(issued), max_clients=16) as running,
+        channel(running.listen, issued, "client-0") as own,
+        channel(running.listen, issued, "client-1") as later,
     ):
         inside = Peer(own)
         await inside.enrol()
@@ -338,9 +306,9 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
             writer.close()
 
 
-def test_a_run_of_more_users_than_may_be_connected_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_run_of_more_users_than_may_be_connected_is_refused(issued: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with coordinator(tmp_path, transport=transport(folder), max_clients=19) as running:
+        async with coordinator(tmp_path, transport=transport(issued), max_clients=19) as running:
             await running.manager.submit(specification("one-pass-dp-sgd").as_text())
 
     with pytest.raises(ConfigError, match=r"at most 19 users.* got 20.*--set max_clients=20"):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from federation.crowd import (
     HANGS,
     Honest,
     Peer,
+    Without,
     carried_out,
     complete,
     coordinator,
@@ -37,7 +38,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.rounds import PAUSE, run
+from quoron_server.rounds import PAUSE
 from quoron_server.service import Coordinator
 from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import RunSession, Sessions
@@ -256,26 +257,10 @@ ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each aske
 SECONDS = 30.0  # of a round that somebody lets pass; nobody waits for it
 
 
-class Dropping:
-    """The inline engine, without the users who never answer."""
-
-    def __init__(self, silent: set[int], status: Status = Status.MISSING) -> None:
-        self.inline, self.silent, self.status = InlineEngine(people(USERS), seed=7), silent, status
-
-    def ask(self, question: Question) -> Answers:
-        answers = self.inline.rows(question)
-        values, status = answers.values.copy(), answers.status.copy()
-        gone = np.isin(question.cohort, list(self.silent))
-        values[gone], status[gone] = 0.0, self.status
-        return Answers(values, status)
-
-
-def model_without(silent: set[int], folder: Path) -> np.ndarray:
-    wanted = specification(ALGORITHM)
-    plan, noise = make_plan(wanted), SeededNoise(wanted.simulation_seed)
-    folder.mkdir(exist_ok=True)
-    with Ledger.create(folder / "w.sqlite", plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
-        return run(ALGORITHMS[ALGORITHM].make(plan), Dropping(silent), ledger, noise, simulation=True)
+def model_without(silent: Iterable[int], folder: Path) -> np.ndarray:
+    """If these never answer."""
+    engine = Without(people(USERS), dict.fromkeys(silent, Status.MISSING))
+    return inline_model(specification(ALGORITHM), folder, engine=engine)
 
 
 Play = Callable[[Coordinator, list[Peer], Honest], Awaitable[object]]
@@ -316,7 +301,7 @@ def test_clients_that_drop_out_are_missing_at_the_deadline_and_nothing_else_chan
         working.extend(asyncio.create_task(peer.work(honest)) for peer in peers)
 
     _, model = play(tmp_path, script, seconds=SECONDS, silent=gone)
-    np.testing.assert_array_equal(model, model_without(set(gone), tmp_path / "reference"))
+    np.testing.assert_array_equal(model, model_without(gone, tmp_path))
 
 
 def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: Path) -> None:
@@ -333,7 +318,7 @@ def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: 
                 asyncio.get_running_loop().create_task(peer.work(honest))
 
     _, model = play(tmp_path, script, seconds=3600.0)
-    np.testing.assert_array_equal(model, model_without(decliner, tmp_path / "reference"))
+    np.testing.assert_array_equal(model, model_without(decliner, tmp_path))
 
 
 async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_open(tmp_path: Path) -> None:
@@ -462,7 +447,7 @@ async def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it
         await asyncio.gather(*working)
         receipts = [receipt for peer in peers for receipt in peer.receipts]
     assert not receipts  # taken, like everybody's
-    np.testing.assert_array_equal(model, model_without({liar}, tmp_path / "reference"))
+    np.testing.assert_array_equal(model, model_without({liar}, tmp_path))
 
 
 async def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:

@@ -44,7 +44,7 @@ from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
 
-@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "recentred-sgd", "local-model"])
+@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "local-model"])
 async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:
@@ -136,7 +136,7 @@ class TestRevocation:
     async def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
@@ -191,7 +191,7 @@ class TestRevocation:
     async def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
         file = tmp_path / "revoked.json"
         certificates.revoke_all(file, {})
         trusted = replace(transport(issued), revoked=Revocations(file))
@@ -239,7 +239,7 @@ class TestExpiry:
     async def test_ends_an_open_conversation_and_lets_nobody_in_by_an_open_connection(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02 if said == "nothing" else 3600.0)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02 if said == "nothing" else 3600.0)
         own = own_authority(issued, tmp_path)
         certificates.issue(own, "late", days=2)
         async with (
@@ -271,7 +271,7 @@ class TestExpiry:
     def test_is_outlived_by_a_client_whose_certificate_is_renewed(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
         own = own_authority(issued, tmp_path)
         certificates.issue(own, "mine", days=0.5)
 
@@ -450,7 +450,7 @@ class TestWhatTLSLetsPass:
     async def test_a_client_of_another_whom_the_authority_lets_issue_is_let_in_while_that_is_trusted(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
         own = own_authority(issued, tmp_path)
         top, between, key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(4))
         names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("top", "between", "other")]
@@ -624,7 +624,7 @@ class TestAChangeOfAuthority:
     async def test_lets_in_clients_of_both_and_none_of_the_old_one_afterwards(
         self, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(client_plane, "POLL", 0.02)
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
         old = own.parent / "old"
         shutil.copytree(own, old)
         async with (

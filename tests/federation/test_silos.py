@@ -16,6 +16,7 @@ from federation.crowd import (
     BOXED,
     FEW,
     Peer,
+    Without,
     carried_out,
     complete,
     coordinator,
@@ -24,19 +25,15 @@ from federation.crowd import (
     no_deadline_is_waited_for,
     specification,
 )
-from federation.silos import HonestSilos, Lie, Lying, Without, clients_of, scripted, silo_config, write_silos
+from federation.silos import HonestSilos, Lie, Lying, clients_of, scripted, silo_config, write_silos
 from one_answer import answer_from_wire
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS
-from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
-from quoron_server.storage.ledger import Ledger
 
 SIZES, LIAR = (7, 12, 1), 7  # the silo of users 7 to 18
 THEIRS = range(7, 19)
@@ -48,10 +45,7 @@ def wanted(name: str = "dp-sgd-poisson", **changes: object) -> RunSpecification:
 
 
 def model_where(gone: Mapping[int, int], folder: Path, spec: RunSpecification, **rounds: object) -> np.ndarray:
-    plan, noise = make_plan(spec), SeededNoise(spec.simulation_seed)
-    with Ledger.create(folder / "w.sqlite", plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
-        engine = Without(sum(SIZES), gone, **rounds)
-        return run(ALGORITHMS[spec.algorithm].make(plan), engine, ledger, noise, simulation=True)
+    return inline_model(spec, folder, engine=Without(from_items(sum(SIZES)), gone, **rounds))
 
 
 def model_with(answering: HonestSilos, folder: Path, spec: RunSpecification) -> np.ndarray:
@@ -158,51 +152,13 @@ def test_a_row_that_cannot_be_is_one_person_rejected_and_not_the_silo(value: flo
     honest = lying(with_values(change))
     model = model_with(honest, tmp_path, spec)
     firsts = {number: users[0] for user, number, users in honest.asked if user == LIAR}
-    plan, noise = make_plan(spec), SeededNoise(spec.simulation_seed)
-    with Ledger.create(tmp_path / "w.sqlite", plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
 
-        class Engine(Without):
-            def ask(self, question):  # type: ignore[no-untyped-def]
-                self.gone = {firsts[question.round]: Status.REJECTED} if question.round in firsts else {}
-                return Without.ask(self, question)
+    class Engine(Without):
+        def ask(self, question: Question) -> Answers:
+            self.gone = {firsts[question.round]: Status.REJECTED} if question.round in firsts else {}
+            return Without.ask(self, question)
 
-        reference = run(ALGORITHMS["sgd"].make(plan), Engine(20, {}), ledger, noise, simulation=True)
-    np.testing.assert_array_equal(model, reference)
-
-
-async def test_a_silo_that_replays_repeats_and_answers_for_others_is_told_so_and_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    """Right, the same again, another silo's, an earlier round's, with another digest."""
-    honest, verdicts = HonestSilos.of(SIZES), list[int]()
-    async with coordinator(tmp_path, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
-        await running.manager.submit(wanted("one-round-least-squares").as_text())
-
-        async def tell(peer: Peer, answer: pb.Answer) -> None:
-            await peer.send(answer=answer)
-            verdicts.append((await peer.next("receipt")).verdict)
-
-        for peer in peers:
-            await peer.consents()
-        first, second, third = peers
-        answers = [honest(peer.user, await peer.next("question")) for peer in peers]
-        earlier, renamed = pb.Answer(), pb.Answer()
-        earlier.CopyFrom(answers[0])
-        earlier.round = 3
-        renamed.CopyFrom(answers[0])
-        renamed.digest = bytes(16)
-        await tell(second, answers[0])  # persons of others
-        await tell(first, earlier)
-        await tell(first, renamed)
-        await first.send(answer=answers[0])
-        await tell(first, answers[0])
-        await second.send(answer=answers[1])
-        await tell(second, answers[1])
-        await third.send(answer=answers[2])
-        model = await complete(running)
-    no, twice = pb.VERDICT_NOT_ASKED, pb.VERDICT_DUPLICATE
-    assert verdicts == [no, no, no, twice, twice]
-    np.testing.assert_array_equal(model, model_where({}, tmp_path, wanted("one-round-least-squares")))
+    np.testing.assert_array_equal(model, inline_model(spec, tmp_path, engine=Engine(from_items(20), {})))
 
 
 async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_back(tmp_path: Path) -> None:
@@ -312,7 +268,6 @@ def test_persons_of_a_silo_are_told_by_as_many_bytes_whoever_is_asked(people: in
 
 KINDS = {"dp-sgd-poisson", "phased-sgd", "local-model", "dp-ftrl", "whitened-tracking"}  # kinds of questions
 SUMMED = {"one-round-least-squares", "whitened-tracking", "dp-sgd-poisson"}  # of every kind of sum
-SILOS = (7, 12, 1)
 
 
 def planned(name: str, *, sums: bool = False) -> RunSpecification:

@@ -8,6 +8,7 @@ import pytest
 
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_privacy.release import Release
 from quoron_server.storage import database as databases
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger, digest
@@ -47,6 +48,26 @@ def test_states_are_kept_and_others_refused(registry):
         registry.set_state("summer", "asleep")
     with pytest.raises(LedgerError, match="run='winter'"):
         registry.set_state("winter", "running")
+
+
+def test_members_are_active_users_of_their_group_and_never_change(registry):
+    for number in range(6):
+        registry.enrol(f"user {number}", "odd" if number % 2 else "even")
+    np.testing.assert_array_equal(registry.members("summer"), np.zeros(0, dtype=np.int64))
+    with pytest.raises(LedgerError, match=r"Expected 4 active users in population 'odd', got 3 \(0 away, 0 retired\)"):
+        registry.fix_members("summer", 4, "odd")
+    assert len(registry.members("summer")) == 0
+    fixed = registry.fix_members("summer", 2, "odd")
+    assert fixed.dtype == np.int64
+    assert set(fixed.tolist()) < {1, 3, 5}
+    np.testing.assert_array_equal(registry.fix_members("all", 3, "odd"), [1, 3, 5])
+    registry.enrol("late", "odd")
+    np.testing.assert_array_equal(registry.fix_members("summer", 2, "odd"), fixed)
+    np.testing.assert_array_equal(registry.members("summer"), fixed)
+    with pytest.raises(LedgerError, match="2 members that run 'summer' began with, got n=3"):
+        registry.fix_members("summer", 3, "odd")
+    with pytest.raises(ConfigError, match="n"):
+        registry.fix_members("winter", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -267,3 +288,20 @@ def test_an_abandoned_run_keeps_what_it_spent_and_no_secret_and_never_goes_on(da
         with pytest.raises(LedgerError):
             step()
     assert ledger.spent()["rounds"] == 1
+
+
+def test_runs_do_not_see_each_other(database):
+    one, other = begin(database, "one"), begin(database, "other")
+    for ledger, point in ((one, 0.5), (other, 0.6)):
+        ledger.commit(-1, ledger.run.encode(), (), {})
+        ledger.spend(question(0, point), users=2, gradient_evaluations=40)
+    one.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
+    one.finish(np.ones(2))
+    assert (one.finished, other.finished) == (True, False)
+    assert other.resume_point() == (-1, b"other")
+    assert (other.releases(), other.events(), other.noise_key) == ([], [], b"11")
+    other.spend(question(0, 0.6), users=2, gradient_evaluations=40)
+    with pytest.raises(LedgerError, match="another question"):
+        other.spend(question(0, 0.5), users=2, gradient_evaluations=40)
+    one.close()
+    assert other.spent()["rounds"] == 1

@@ -1,4 +1,4 @@
-"""The wire stays what it is: golden bytes of every message, questions and answers there and back, generated code."""
+"""The wire stays what it is: questions and answers there and back, whatever is damaged on the way, generated code."""
 
 import importlib.util
 from pathlib import Path
@@ -9,8 +9,6 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federation import masked_messages, wire_messages
-from federation.wire_messages import DIGEST, GRADIENT
 from one_answer import answer_from_wire
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
@@ -28,6 +26,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import (
+    DIGEST_SIZE,
     MAX_MESSAGE,
     MAX_NUMBERS,
     answer_to_wire,
@@ -38,11 +37,8 @@ from quoron_client.protocol.wire import (
 )
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_protos.v1 import helper_pb2 as helper
-from quoron_protos.v1 import values_pb2 as values
 
-MESSAGES = wire_messages.MESSAGES | masked_messages.MESSAGES
-GOLDEN = wire_messages.GOLDEN | masked_messages.GOLDEN
+DIGEST = bytes(range(DIGEST_SIZE))
 ROOT = Path(__file__).parent.parent.parent
 POINTS = np.array([[1.0, -2.0, 3.0], [0.5, 0.0, 2.0**-40]])
 PLAIN = AverageGradient(POINTS[:1], (1.0,))
@@ -82,62 +78,31 @@ def same(found, wanted):
             np.testing.assert_array_equal(left, right, err_msg=name)
 
 
-class TestTheBytes:
-    @pytest.mark.parametrize("name", MESSAGES)
-    def test_of_every_message_never_change(self, name):
-        message = MESSAGES[name]
-        assert message.SerializeToString(deterministic=True).hex() == GOLDEN[name]
-        assert type(message).FromString(bytes.fromhex(GOLDEN[name])) == message
-
-    def test_are_pinned_for_every_message_with_every_field(self):
-        sources = (values, federation, helper)
-        named = {name: kind for each in sources for name, kind in each.DESCRIPTOR.message_types_by_name.items()}
-        for name, kind in named.items():
-            seen = {field.name for key, each in MESSAGES.items() if key.partition(".")[0] == name
-                    for field, _ in each.ListFields()}  # fmt: skip
-            assert seen == {field.name for field in kind.fields}, name
-
-    def test_the_generated_code_is_that_of_the_sources(self):
-        path = ROOT / "scripts" / "gen_protos.py"
-        spec = importlib.util.spec_from_file_location("gen_protos", path)
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-        assert list(script.stale(script.generated())) == []
+def test_the_generated_code_is_that_of_the_sources():
+    """Of which `scripts/check` sees that no field has another number or type than it had (buf)."""
+    path = ROOT / "scripts" / "gen_protos.py"
+    spec = importlib.util.spec_from_file_location("gen_protos", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert list(script.stale(script.generated())) == []
 
 
-class TestQuestions:
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (lambda m: m.ClearField("average_gradient"), "a task that this client knows"),
-            (lambda m: m.ClearField("run"), "1 to 200 characters, got 0"),
-            (lambda m: setattr(m, "digest", b"short"), "digest of 16 bytes, got 5"),
-            (lambda m: m.average_gradient.weights.append(1.0), r"weights of shape \(p=2\), got \(3,\)"),
-            (lambda m: m.average_gradient.weights.__setitem__(0, float("nan")), "finite weights"),
-            (lambda m: m.average_gradient.ClearField("points"), "array of float64, got one of ''"),
-            (lambda m: m.average_gradient.points.shape.__setitem__(0, 3), r"Expected 72 bytes .* \(3, 3\), got 48"),
-            (lambda m: m.average_gradient.points.shape.__setitem__(0, 2**63), "numbers, got another shape"),
-            (lambda m: setattr(m.average_gradient.points, "dtype", "object"), "float64, got one of 'object'"),
-            (lambda m: setattr(m.average_gradient.points, "data", b"\xff" * 48), "finite numbers"),
-            (lambda m: m.average_gradient.centre.CopyFrom(array_to_wire(np.ones(2))), r"centre of shape \(d=3\), got"),
-            (lambda m: setattr(m.average_gradient, "user_smoothness", -1.0), "user_smoothness > 0"),
-            (lambda m: setattr(m.average_gradient, "reference_items", 2**63), "reference_items in"),
-            (lambda m: setattr(m.average_gradient.smoothing, "moreau", 0.0), "parameter > 0"),
-            (lambda m: setattr(m.second_moment, "dimension", 2**31), r"dimension in \[1, 11,584\]"),
-            (lambda m: m.second_moment.CopyFrom(federation.SecondMoment(dimension=2, label_scale=-1)), "label_scale >"),
-            (lambda m: m.moment_and_gradient.point.CopyFrom(array_to_wire(np.ones(3))), r"dimension in \[1, 11,584\]"),
-            (lambda m: m.average_loss.points.CopyFrom(array_to_wire(np.ones((17, 3)))), "at most 16 points"),
-            (lambda m: setattr(m.local_sgd, "step_size", 1.0), "float64"),
-            (lambda m: m.local_sgd.CopyFrom(asked(TASKS["local SGD"]).local_sgd) or m.local_sgd.ClearField("domain"),
-             "domain that this client knows"),
-            (lambda m: m.vector_report.CopyFrom(federation.VectorReport(gradient=GRADIENT, delta=1.0)), "Expected"),
-        ],
-    )  # fmt: skip
-    def test_that_are_not_of_the_protocol_are_refused_by_name(self, change, said):
-        message = asked(FULL)
-        change(message)
-        with pytest.raises(WireError, match=said):
-            question_from_wire(message)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m.ClearField("average_gradient"), "a task that this client knows"),
+        (lambda m: m.ClearField("run"), "1 to 200 characters, got 0"),
+        (lambda m: setattr(m, "digest", b"short"), "digest of 16 bytes, got 5"),
+        (lambda m: m.average_gradient.weights.append(1.0), r"weights of shape \(p=2\), got \(3,\)"),
+        (lambda m: m.average_gradient.points.shape.__setitem__(0, 2**63), "numbers, got another shape"),
+        (lambda m: setattr(m.average_gradient.smoothing, "moreau", 0.0), "parameter > 0"),
+    ],
+)
+def test_questions_that_are_not_of_the_protocol_are_refused_by_name(change, said):
+    message = asked(FULL)
+    change(message)
+    with pytest.raises(WireError, match=said):
+        question_from_wire(message)
 
 
 class TestAnswers:
@@ -178,27 +143,13 @@ class TestArrays:
         assert 8 * MAX_NUMBERS < MAX_MESSAGE
 
 
-MANY = 50_000  # of each of the two directions
+MANY = 20_000  # of each of the two directions
 SHAPES = [(3,), (2, 3), (8,)]
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e300, 5e-324]
 
 
 def questions():
-    point = np.array([[1.0, -2.0, 3.0]])
-    full = AverageGradient(np.vstack([point, point]), (1.0, -0.5), 0.25, point[0], 50, Moreau(0.5))
-    tasks = [
-        full,
-        AverageGradient(point, (1.0,), smoothing=Convolution(0.5, 1)),
-        SecondMoment(3),
-        MomentAndGradient(3, point[0], point[0]),
-        AverageLoss(np.vstack([point, point])),
-        LocalSGD(point, 0.1, L2Ball(1.0)),
-        LocalSGD(point, 0.1, Box(1.0), Moreau(0.1)),
-        PlacedGradient(point, np.array([[0, 3, -1]]), 2.0, 0.5, 2),
-        RangeReport(full, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([2])),
-        VectorReport(full, 1.0, 1e-6, 2.0, point[0]),
-    ]
-    return [question_to_wire(Question(3, np.array([5]), task), 0, run="run", user=5, seconds=9) for task in tasks]
+    return [asked(task, 0) for task in TASKS.values()]
 
 
 def answers():
@@ -294,7 +245,7 @@ def test_a_client_takes_a_question_of_the_protocol_or_refuses_it_by_name(seed):
     assert min(counts.values()) > MANY // 40, counts
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_coordinator_gets_a_usable_row_or_a_rejected_one(seed):
     rng, seeds = np.random.default_rng(seed), answers()
     written, counts = [each.SerializeToString() for each in seeds], dict.fromkeys(Status, 0)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
@@ -167,7 +167,6 @@ def tasks(draw):
 
 
 @given(tasks())
-@settings(derandomize=True, deadline=None, max_examples=100)
 def test_a_question_is_read_as_it_was_written(task):
     message = federation.Question.FromString(wire.Body.of(task).data)
     same(found(message), task)
@@ -197,7 +196,6 @@ def sums(draw):
 
 
 @given(sums())
-@settings(derandomize=True, deadline=None, max_examples=100)
 def test_sums_are_read_as_they_were_written(reduction):
     message = wire.reduction_to_wire(reduction)
     same(wire.reduction_from_wire(federation.Reduction.FromString(message.SerializeToString())), reduction)

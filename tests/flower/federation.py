@@ -8,23 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from federation.crowd import FEW, SEED, from_items, inline_model, specification, write_items
-from quoron.engine.inline import InlineEngine
+from federation.crowd import FEW, SEED, Without, from_items, inline_model, specification, write_items
 from quoron.federation import flower_commands as submission
 from quoron.federation.flower_commands import environment, program
-from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_privacy.noise.streams import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.rounds import run
-from quoron_server.specification import RunSpecification, make_plan
-from quoron_server.storage.ledger import Ledger
+from quoron_client.protocol.questions import Status
+from quoron_server.specification import RunSpecification
 
 AWAY_SECONDS = 900.0  # seconds, on a machine that does much else
 # What is feasible with so few users, and how.
@@ -120,29 +115,10 @@ def expected(wanted: RunSpecification, folder: Path) -> np.ndarray:
     return inline_model(wanted, folder, from_items(wanted.problem.users))
 
 
-@dataclass
-class Absent:
-    """The inline engine, in whose answers a user is missing from some round on."""
-
-    engine: InlineEngine
-    user: int
-    first: int = 0
-
-    def ask(self, question: Question) -> Answers:
-        answers = self.engine.rows(question)
-        gone = (question.cohort == self.user) & (question.round >= self.first)
-        values, status = answers.values.copy(), answers.status.copy()
-        values[gone], status[gone] = 0, Status.MISSING
-        return Answers(values, status)
-
-
 def without(wanted: RunSpecification, folder: Path, *, user: int, first: int = 0) -> np.ndarray:
     """The model if a user answers in no round from the `first` on."""
-    key = SeededNoise(wanted.simulation_seed).export_key()
-    with Ledger.create(folder / f"without-{first}.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
-        engine = Absent(InlineEngine(from_items(wanted.problem.users), seed=SEED), user, first)
-        algorithm = ALGORITHMS[wanted.algorithm].make(make_plan(wanted))
-        return run(algorithm, engine, ledger, SeededNoise(wanted.simulation_seed), simulation=True)
+    engine = Without(from_items(wanted.problem.users), {user: Status.MISSING}, range(first, 1000))
+    return inline_model(wanted, folder, engine=engine)
 
 
 def questions(running: Any, number: int, run: str) -> list[tuple[int, bytes]]:

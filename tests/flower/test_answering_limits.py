@@ -298,6 +298,35 @@ def answered(
     return values_of(crossed(answer.content))
 
 
+def test_our_app_gives_the_same_question_the_same_bytes_and_another_of_its_round_none(
+    owned: dict[str, Any],
+) -> None:
+    first = answered(asking(), owned)
+    assert answered(asking(), owned) == first
+    other = pb.Answer.FromString(answered(asking(at=0.5), owned)["answer"])
+    gradient, status = answer_from_wire(other, (3,))
+    assert status == Status.MISSING
+    assert not gradient.any()
+
+
+def test_a_run_beyond_the_lifetime_epsilon_is_declined(owned: dict[str, Any]) -> None:
+    owned["limit"] = "20,1"
+    assert "answer" in answered(asking(), owned)
+    assert answered(asking(run="summer"), owned) == {"declined": True}  # 15 and 15
+    with ClientState(Path(owned["state"]), epsilon=20.0, delta=1.0) as kept:
+        assert kept.spent == (15.0, 0.1)
+
+
+def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answered(owned: dict[str, Any]) -> None:
+    answered(asking(), owned)
+    assert answered({"version": version("quoron"), "run": "spring", "how": "complete"}, owned, "ended") == {}
+    late = pb.Answer.FromString(answered(asking(1), owned)["answer"])
+    assert answer_from_wire(late, (3,))[1] == Status.MISSING
+    with ClientState(Path(owned["state"]), epsilon=20.0, delta=1.0) as kept:
+        assert kept.spent == (15.0, 0.1)
+        assert kept.recall("spring", 0, pb.Question.FromString(asking()["question"]).digest) is None
+
+
 SENT: list[Values] = [
     {},
     {"announcement": b"\xff" * 9},

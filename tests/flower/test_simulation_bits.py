@@ -87,11 +87,10 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
     whole = inline_model(wanted, tmp_path)
     here = InlineEngine(people(wanted.problem.users), seed=SEED)
     for at in range(plan_of(wanted).cost.rounds):
-        for before, after in ((of_people(wanted), here), (here, of_people(wanted))):
-            path = tmp_path / f"{at}-{before is here}"
-            with pytest.raises(Crash):
-                carried_out(wanted, path, Dying(before, at))
-            np.testing.assert_array_equal(carried_out(wanted, path, after), whole)
+        before, after = (here, of_people(wanted)) if at % 2 else (of_people(wanted), here)
+        with pytest.raises(Crash):
+            carried_out(wanted, tmp_path / str(at), Dying(before, at))
+        np.testing.assert_array_equal(carried_out(wanted, tmp_path / str(at), after), whole)
 
 
 # The contract that every algorithm keeps with every engine.

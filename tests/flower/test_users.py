@@ -19,6 +19,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import ServerApp
 from flwr.supercore.object_ref import load_app
 
+from cover import by_default
 from federation.crowd import DIMENSION, SEED, specification, write_items
 from federation.silos import write_silos
 from flower.federation import SMALL, Process, expected, small, without
@@ -194,13 +195,16 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+EACH_BRANCH = ("silent", "error", "declined", "refused", "noise", "digest", "shape", "NaN", "other node")
+
+
 @pytest.fixture(scope="module")
 def without_two(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The model if user 2 never answers."""
     return without(small("dp-sgd-wor", "trial", USERS), tmp_path_factory.mktemp("inline"), user=2)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", by_default(FAULTS, EACH_BRANCH))
 def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
     fault: str, without_two: np.ndarray, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -484,6 +488,23 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
     serve_app(tmp_path, other)
     with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert sum(Registry(database).standing("mine").values()) == USERS
+
+
+def test_authentication_alone_allows_no_simulation(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "0")
+    monkeypatch.setenv("QUORON_SUPERNODE_AUTH", "1")
+    with pytest.raises(ConfigError, match="simulation=false"):
+        serve_app(tmp_path)
+
+
+def test_a_run_whose_messages_no_client_takes_is_refused(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quoron_client.protocol.wire.MAX_WHOLE", 4100)
+    with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
+        serve_app(tmp_path)
 
 
 @pytest.mark.parametrize("dies_at", ["Ledger.abandon", "PopulationLedger.release"])

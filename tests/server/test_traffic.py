@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contracts.scenes import SMALL, Quadratic, execute
+from contracts.scenes import Quadratic, execute
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
@@ -72,12 +72,12 @@ def test_a_sampled_cohort_is_counted_as_planned_so_that_its_size_stays_secret() 
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "local-model", "filtered-sgd"])
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "local-model"])
 def test_every_committed_round_says_how_many_bytes_its_messages_have(name: str, tmp_path) -> None:
     execute(name, tmp_path, Quadratic())
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         events = ledger.events()
+    assert events
     for event in events:
         assert event["encoded_down"] > event["bytes_down"]
         assert event["encoded_up"] > event["bytes_up"]
-    assert name in SMALL or events

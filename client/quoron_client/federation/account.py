@@ -26,7 +26,7 @@ touched: no copy of them is kept anywhere here.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -135,18 +135,14 @@ class Receipt:
 def depart(record: ClientState, path: Path, name: str) -> Receipt:
     """A person leaves for good; said again it ends the same, with the time of the first. ConfigError for a name that
     the record in this file does not know."""
-    if record.known([name])[0][0] < 0:
-        raise ConfigError(
-            f"Expected a person whom {path} knows, got {name!r}. Write the name as the table does, whole "
-            "numbers without a decimal point. Anyone who was never registered is in no answer: take the rows out of "
-            "the table before the client is started."
-        )
-    gone = record.depart(name, time=_now())
+    number, left, answers = record.depart(name, time=_now())
+    epsilon, delta = record.charged(np.array([number]))[0].tolist()
+    told = {"person": name, "number": number, "left": left, "record": str(path)}
     return Receipt(
-        f"{gone.person} has left, at {gone.left}. No answer of {gone.record} has this person's rows any more.",
-        (f"{gone.answers} kept answers that had this person's row",),
-        DEPARTED | {"spent": f"ε = {gone.epsilon:g}, δ = {gone.delta:g}"},
-        asdict(gone),
+        f"{name} has left, at {left}. No answer of {path} has this person's rows any more.",
+        (f"{answers} kept answers that had this person's row",),
+        DEPARTED | {"spent": f"ε = {epsilon:g}, δ = {delta:g}"},
+        told | {"epsilon": epsilon, "delta": delta, "answers": answers},
         "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
     )
 

@@ -17,8 +17,8 @@ A silo has one state for all of its persons, who have separate limits:
     (None, b'rows of two')
     >>> record.may_answer("r", 1, seats)[0], record.charged(seats)[:, 0]
     (array([False, False,  True]), array([1.5, 1.5, 1.5]))
-    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").number, record.may_answer("r", 1, seats)[0].any()
-    (2, np.False_)
+    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00"), record.may_answer("r", 1, seats)[0].any()
+    ((2, '2026-01-02T03:04:05+00:00', 0), np.False_)
     >>> record.close()
 
 The client does not trust the coordinator. A round of a run has one answer, which is written here before it is sent,
@@ -79,7 +79,7 @@ from numpy.typing import NDArray
 from quoron_client.durable import Tally
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.arrays import Mask, compressed, decompressed, mask
-from quoron_privacy.errors import LedgerError, WireError, printable
+from quoron_privacy.errors import ConfigError, LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
 Persons = NDArray[np.int64]
@@ -241,19 +241,6 @@ class Erasure:
             f"{self.time[:10]}: it answers nothing any more. Use another key and another state to begin again, as "
             f"another user. ε = {self.epsilon:g} was spent before."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A person who has left a silo, and what was erased."""
-
-    person: str
-    number: int
-    left: str  # ISO 8601, UTC, to the second; the first time
-    record: str
-    epsilon: float  # that the person was charged, permanently
-    delta: float
-    answers: int  # kept answers with the person's row, which are erased
 
 
 VERSION = 7
@@ -825,16 +812,21 @@ class ClientState(AbstractContextManager["ClientState"]):
         self._again.discard(run)
         return True
 
-    def depart(self, name: str, *, time: str) -> Departure:
-        """Remove a person from a silo, in one transaction: from future answers, and from kept ones.
+    def depart(self, name: str, *, time: str) -> tuple[int, str, int]:
+        """Remove a person from a silo, in one transaction: from future answers, and from kept ones. Return its number,
+        when it left first, and how many answers are erased now.
 
-        A kept answer with the person's row is erased whole: a second answer without it would reveal the row. Repeating
-        it returns the first departure. Raises LedgerError for an unknown name.
+        A kept answer with the person's row is erased whole: a second answer without it would reveal the row. Raises
+        ConfigError for an unknown name.
         """
         with self._transaction() as database:
             (person,), (left,) = self.known([name])
             if person < 0:
-                raise LedgerError("Expected a person of this client state, got another. Check how the name is written.")
+                raise ConfigError(
+                    f"Expected a person whom {self._path} knows, got {name!r}. Write the name as the table does, whole "
+                    "numbers without a decimal point. Anyone who was never registered is in no answer: take the rows "
+                    "out of the table before the client is started."
+                )
             if left is None:
                 database.execute("UPDATE people SET departed = ? WHERE person = ?", (time, int(person)))
             kept = database.execute(
@@ -842,9 +834,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             )
             erased = [(row,) for row, persons in kept.fetchall() if at(decompressed(persons), np.array([person]))[0]]
             database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
-            ((epsilon, delta),) = _spent(database, np.array([person]))
-        spent = float(epsilon), float(delta)
-        return Departure(name, int(person), left or time, str(self._path), *spent, len(erased))
+        return int(person), left or time, len(erased)
 
 
 _PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"

@@ -54,14 +54,11 @@ class Owner(Limits):
     data: Path  # a file, one item a row, all of one user
     dialect: Dialect = field(default_factory=Dialect)  # how its text is written
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
-    items_per_user: int | None = None  # what one person holds, as the operator of runs declares it
     user_column: str | None = None  # of a silo: whose each row is, each person a user of the federation
     people: int | None = None  # of a silo: its fixed number of users; None: as many as its file has at first
 
     def __post_init__(self) -> None:
         Limits.__post_init__(self)
-        if self.items_per_user is not None and self.items_per_user < 1:
-            raise ConfigError(f"Expected items_per_user >= 1, got items_per_user={self.items_per_user}.")
         if self.user_column is None and self.people is not None:
             raise ConfigError(
                 f"Expected a column that says whose each row is (--user COLUMN) with people={self.people}, got none."

@@ -17,7 +17,6 @@ hospital, and for none of its patients. A table looks like that of several peopl
 |                                              | or more, each in two rows on the average, none in more than a fifth  |
 |                                              | of the rows; each in one block, but that one in ten may come again   |
 |                                              | or 50 or more, each at most thrice as often as the one in the middle |
-| there are many more rows than a person holds | more than ten times `items_per_user`, if the owner declared it       |
 
 It is a question, not a finding: the rows of one person's orders look so too, and shuffled rows of people of whom some
 have many and others few, whose column is called `x`, do not.
@@ -50,7 +49,6 @@ from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
 FEWEST, EVEN = 20, 50  # values of an identifier that is known by its blocks, and by how evenly it repeats
-MANY = 10  # times the declared items
 _WORDS = "user|patient|person|people|client|customer|subject|member|participant|respondent|proband|resident|employee"
 _WORDS += "|student|pupil|child|donor|tenant|voter|citizen|household|kunde|mitarbeiter|teilnehmer"
 _NUMBERED = "id|ids|no|nr|num|number|nummer|key|code|uuid|guid|hash|name|ref|index|pseudonym"
@@ -58,13 +56,11 @@ _NAMED = re.compile(rf"(({_WORDS})(in|en|n|s)?({_NUMBERED})?|uid|mrn|ssn|usubjid
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:.*)?|(19|20)\d\d([01]\d[0-3]\d)?")
 
 
-def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
+def several(table: pa.Table) -> str | None:
     """Return why a table looks like that of several people, without a value or a number of it; None if it does not.
 
     A column is named by its place: the first row of a file without a header is somebody's.
     """
-    if items_per_user is not None and table.num_rows > MANY * items_per_user:
-        return f"more than {MANY} times the {items_per_user:,} rows that a person holds"
     for place, name in enumerate(table.column_names, 1):
         try:
             found = columns.texts(table, name)
@@ -121,15 +117,14 @@ def read_own_table(path: Path, dialect: Dialect | None = None, *, most: int = sy
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
 
-def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, dialect: Dialect | None = None) -> None:
+def check_one_user(path: Path, *, one_user: bool, dialect: Dialect | None = None) -> None:
     """Raise DataError for a file that looks like that of several people, unless its owner said that it is one user.
 
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
     """
-    first = max(LOOKED_AT, MANY * (items_per_user or 0) + 1)
-    table = read_own_table(path, dialect, most=first)
-    why = None if one_user else several(table, items_per_user)
+    table = read_own_table(path, dialect, most=LOOKED_AT)
+    why = None if one_user else several(table)
     if why is not None:
         raise DataError(
             f"Data file {str(path)!r}: Expected the rows of one person, got {why}. A client is one user: nothing is "

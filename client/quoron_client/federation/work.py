@@ -129,8 +129,7 @@ class Worker:
         names, people = list[str](), owner.people or known or 1
         try:
             if column is None:
-                items = owner.items_per_user
-                own_table.check_one_user(owner.data, one_user=owner.one_user, items_per_user=items, dialect=dialect)
+                own_table.check_one_user(owner.data, one_user=owner.one_user, dialect=dialect)
             else:
                 names = own_table.names_in(owner.data, column, dialect)
                 people = owner.people or known or len(names)

@@ -78,8 +78,7 @@ def _worker(owner: Owner, kept: ClientState) -> Worker:
 def _ask(owner: Owner) -> None:
     """Say in the owner's log if the data look like those of several people."""
     try:
-        items = owner.items_per_user
-        check_one_user(owner.data, one_user=owner.one_user, items_per_user=items, dialect=owner.dialect)
+        check_one_user(owner.data, one_user=owner.one_user, dialect=owner.dialect)
     except DataError as error:
         _LOG.error("%s", error)
     except Exception:  # the answer must not depend on it

@@ -16,7 +16,6 @@ What the owner of a node decides, by the SuperNode's `--node-config` or the envi
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
 | `new-state`        | QUORON_NEW_STATE        | "true", once: an older state is all that is left  |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
-| `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
 | `user`             | QUORON_USER             | of a silo: the column that says whose each row is  |
 | `users`            | QUORON_USERS            | of a silo: its fixed number of users               |
 | `separator`        | QUORON_SEPARATOR        | what separates cells, if the header does not say   |
@@ -60,11 +59,10 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Owner:
     """Return the owner's decisions. ConfigError names the key that is missing or wrong."""
     given = _Given(node_config, environment)
-    items = given.whole("items-per-user", "a whole number")
     data, alone, column = Path(given.text("data")), given.switch("one-user"), given.found("user")
     people = people_of(node_config, environment)
     silo: dict[str, Any] = {} if column is None else {"user_column": str(column), "people": people}
-    return Owner(data=data, dialect=_dialect(given), one_user=alone, items_per_user=items, **silo, **_limits(given))
+    return Owner(data=data, dialect=_dialect(given), one_user=alone, **silo, **_limits(given))
 
 
 def people_of(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> int:

@@ -163,7 +163,6 @@ Limit = Annotated[
 
 OF_A_CLIENT: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it is read
     "users": whole,
-    "items_per_user": whole,
     "name": lambda _, text: text,
     "seed": natural,
 }
@@ -215,8 +214,8 @@ def client(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="users=N, of a silo for ever (default: those in the file); items_per_user=N (ten times more is asked "
-            "about); name=WHO, with --insecure; seed=N, for simulations of made-up data only. Also QUORON_USERS...",
+            help="users=N, of a silo for ever (default: those in the file); name=WHO, with --insecure; seed=N, for "
+            "simulations of made-up data only. Also QUORON_USERS...",
             rich_help_panel=RARE,
         ),
     ] = None,
@@ -235,14 +234,13 @@ def client(
 
     begin(log)
     written, said = dialect(csv), keyed("--set", settings, OF_A_CLIENT, "QUORON_")
-    items_per_user = said.get("items_per_user")
     if check:
         if user is not None:
             from quoron_client.federation.own_table import names_in
 
             print(f"{data}: {len(names_in(data, user, written)):,} users, by column {printable(user)}.")
             return
-        check_one_user(data, one_user=one_user, items_per_user=items_per_user, dialect=written)
+        check_one_user(data, one_user=one_user, dialect=written)
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one user, as far as they show'}.")
         return
     epsilon, delta = read_limit(limit)
@@ -265,7 +263,6 @@ def client(
         accept_trust_models=tuple(accept or ("central-broadcast", "local")),
         simulation_seed=said.get("seed"),
         one_user=one_user,
-        items_per_user=items_per_user,
         user_column=user,
         people=said.get("users"),
     )
