@@ -11,7 +11,6 @@ from flower.federation import small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
 from quoron.federation import flower_app as federated
-from quoron.federation import flower_commands as submission
 from quoron_privacy.errors import ConfigError
 from quoron_server.flower import exchange, serving
 
@@ -21,7 +20,7 @@ WANTED = small("dp-sgd-wor", "trial", USERS)
 @pytest.fixture(autouse=True)
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    for module in (exchange, serving, submission):
+    for module in (exchange, serving):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

@@ -23,7 +23,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron.federation.flower_commands import SAYS
 from quoron.flower.training import allows_simulation, require_users
 from quoron.run_folder import RunFolder
 from quoron_client.durable import make_folder
@@ -70,9 +69,9 @@ def _whole(said: str) -> int:
 
 
 def _speak() -> None:
-    """Our lines in the ServerApp's log, which Flower keeps; `follow` finds them by their beginning."""
+    """Our lines in the ServerApp's log, which Flower keeps, begin with our name."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter(f"{SAYS}%(message)s"))
+    handler.setFormatter(logging.Formatter("quoron: %(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
 

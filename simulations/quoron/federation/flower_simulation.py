@@ -9,6 +9,7 @@ engine, and either may continue what the other began. What happens comes back ov
 """
 
 import os
+import re
 import sys
 import time
 import traceback
@@ -27,7 +28,6 @@ from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Program, reply, told
-from quoron.federation.flower_commands import environment, last_error
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -47,6 +47,14 @@ SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a 
 WAITING = 600.0  # for nodes to be there
 COMMAND = "from quoron.federation.flower_simulation import main; main()"  # importable, for Ray's actors
 _TOLD = 5.0  # seconds between two words of how many nodes have answered
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
+_LONGEST = 500  # characters of a line that is passed on
+_SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
 
 
 def simulate(
@@ -109,6 +117,23 @@ def _follow(
                 observer.round_finished(what)
         else:
             return told((kind, what))  # type: ignore[no-any-return]
+
+
+def last_error(log: str) -> str:
+    """Return the last error of a log, as words to follow others: what was raised, else what was logged, else nothing.
+
+    >>> last_error("Traceback (most recent call last):\\nOSError: no room\\nERROR :  Exit Code: 200")
+    ' Its last error: OSError: no room'
+    """
+    lines = [_COLOURS.sub("", line).strip() for line in log.splitlines()]
+    found = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {found[-1][:_LONGEST]}" if found else ""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of a program of Flower's: its own home, no telemetry, nothing installed unasked."""
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": beside}
 
 
 # The program.
