@@ -544,9 +544,6 @@ def start(
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless given.")
-    ] = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -563,7 +560,6 @@ def start(
             clients=clients,
             listen=listen,
             control=control,
-            processes=workers,
             shown=shown.said,
         )
     say(found, launch.words(found), as_json=as_json)

@@ -27,7 +27,7 @@ from quoron.config import Config
 from quoron.engine.processes import ALONE, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Control
-from quoron.federation.folder import ORDER, RUNNING, Folder, Order, processes_for
+from quoron.federation.folder import ORDER, RUNNING, Folder, Order
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
@@ -189,7 +189,6 @@ def start(
     clients: int | None = None,
     listen: str,
     control: str,
-    processes: int | None = None,
     shown: Shown = lambda _: None,
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
@@ -207,7 +206,6 @@ def start(
         raise ConfigError(f"Expected a client for each of {count:,} silos, got --clients {clients}. Leave it out.")
     order = Order(
         clients=count,
-        processes=min(count, processes or processes_for(count)),
         listen=listen,
         control=control,
         user=user,

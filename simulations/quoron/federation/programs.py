@@ -26,7 +26,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -42,20 +41,15 @@ from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order
 from quoron.planning.plans import Prepared
 from quoron.results import restored
 from quoron.simulation.problem import Setup
-from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
-from quoron_client.compute.work import answer, local_report
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.session import run_client
 from quoron_client.federation.work import Worker
-from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
-from quoron_client.protocol.wire import answer_to_wire, question_from_wire, task_name
-from quoron_client.randomisers import SeededRandomness
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import answer_to_wire, question_from_wire
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.coordinator import Coordinator, ServeConfig
 from quoron_server.service.program import LEAVING, allow_many_files, serve
@@ -78,7 +72,6 @@ class Simulation:
 
     scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
     slow: float  # seconds that every answer takes more
-    tasks: list[Task]  # one of each kind that the run asks, for one user
 
 
 def coordinator(folder: Folder, order: Order, simulation: Simulation | None, status: int) -> None:
@@ -211,50 +204,18 @@ def _say(status: int, line: str) -> None:
     os.write(status, f"{line}\n".encode())
 
 
-ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
-
-
 def write(folder: Folder, prepared: Prepared[Setup], slow: float = 0.0) -> None:
     """What a simulation hands to the processes of its federation."""
-    simulation = Simulation(prepared.scene, slow, _tasks(prepared))
-    (folder.path / SIMULATION).write_bytes(pickle.dumps(simulation, pickle.HIGHEST_PROTOCOL))
-
-
-def _tasks(prepared: Prepared[Setup]) -> list[Task]:
-    """One of each kind, for one user, of rounds in which everybody answers zero."""
-    plan, found = prepared.planned.plan, dict[str, Task]()
-    algorithm, noise = ALGORITHMS[plan.algorithm].make(plan), StartedNoise.simulated(SeededNoise(0))
-    state = algorithm.init()
-    for _ in range(ROUNDS):
-        question = algorithm.request(state, noise)
-        if question is None:
-            break
-        if len(question.cohort):  # what decides which loops answer it
-            kind = f"{task_name(question.task)} of {len(getattr(question.task, 'weights', ()))}"
-            found.setdefault(kind, question.task.part(np.zeros(1, np.int64)).directed(0))
-        shape = (len(question.cohort), *question.task.answer_shape(plan.problem.dimension))
-        if prod(shape) > MOST:
-            break
-        answers = Answers(np.zeros(shape), np.zeros(shape[0], np.uint8))
-        told = answers if question.reduction is None else summed(answers, question.reduction)
-        state = algorithm.update(state, told, noise).state
-    return list(found.values())
+    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.scene, slow), pickle.HIGHEST_PROTOCOL))
 
 
 def read(folder: Folder) -> Simulation | None:
-    """Return the simulation, after its tasks are answered once; None where there is none."""
+    """Return the simulation; None where there is none."""
     path = folder.path / SIMULATION
     if not path.exists():
         return None
     simulation = pickle.loads(path.read_bytes())  # of the process that started us, in a private folder
     assert isinstance(simulation, Simulation)
-    people, nobody = simulation.scene.population, np.zeros(1, np.int64)
-    loss, batch = people.loss, bounded(people.items(nobody), people.loss)
-    for task in simulation.tasks:
-        if isinstance(task, LocalReport):
-            local_report(loss, batch, task, SeededRandomness(0), round=0, users=nobody)
-        else:
-            answer(loss, batch, task, keys=user_keys(0, nobody))
     return simulation
 
 
