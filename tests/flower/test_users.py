@@ -456,13 +456,13 @@ def serve_app(
 
 @pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
 def test_what_the_operator_has_not_said_is_named(
-    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(name)
     missing = "QUORON_SUPERNODE_AUTH=1" if name == "QUORON_ALLOW_SIMULATION" else name
     with pytest.raises(ConfigError, match=f"Expected {missing} in the"):
         serve_app(tmp_path)
-    assert f"quoron: Expected {missing}" in capsys.readouterr().out
+    assert f"Expected {missing}" in caplog.text
 
 
 @pytest.mark.parametrize("waiting", [math.nan, math.inf, -1.0, 604801.0, "soon", None], ids=str)
