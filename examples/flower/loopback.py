@@ -39,7 +39,6 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quoron.engine import reaper
 from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
 from quoron.federation.flower_simulation import environment, last_error
@@ -107,7 +106,7 @@ class FlowerConnection:
 
 
 class Process(Program):
-    """A program of Flower's, with a home of its own."""
+    """A program of Flower's, with a home of its own, which is gone with it."""
 
     def __init__(
         self,
@@ -120,7 +119,8 @@ class Process(Program):
     ) -> None:
         """`more` is put into its environment."""
         self.name = name
-        super().__init__([program(name), *arguments], environment={**environment(home), **(more or {})}, log=log)
+        own = {**environment(home), **(more or {})}
+        super().__init__([program(name), *arguments], environment=own, log=log, folders=[home])
 
     def check(self) -> None:
         """Raise RunError if it has ended."""
@@ -158,10 +158,9 @@ class Loopback:
         self.superlink: Process | None = None
         self.superexec: Process | None = None
         self.nodes: dict[int, Process] = {}
-        self._keeper: subprocess.Popen[bytes] | None = None
         own = {"QUORON_DATABASE": self.database, "QUORON_RESULTS": str(self.results), "QUORON_SUPERNODE_AUTH": "1"}
         self._server = {**QUICK, **own, **server}
-        self._port, self._mark = free_port(), secrets.token_hex(8)
+        self._port = free_port()
 
     @property
     def address(self) -> str:
@@ -173,7 +172,6 @@ class Loopback:
         with ExitStack() as stack:
             stack.callback(self.stop)
             self._prepare()
-            self._keep()
             self.start_superlink()
             self.start_superexec()
             connection = self.connection()
@@ -241,9 +239,6 @@ class Loopback:
             for process in several:
                 process.end()
         self.nodes, self.superexec, self.superlink = {}, None, None
-        if self._keeper is not None:
-            self._keeper.communicate()  # there is nothing left for it to end
-            self._keeper = None
 
     def node(self, number: int) -> Path:
         """A user's own folder."""
@@ -273,10 +268,6 @@ class Loopback:
                 _make_key(self.node(number) / "key")
             self.configure(number)
 
-    def _keep(self) -> None:
-        command = reaper.command(f"LOOPBACK={self._mark}", [], [])  # ends what has the mark, however this process ends
-        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
     def _register(self, connection: FlowerConnection, number: int) -> None:
         done = self.node(number) / "registered"
         if not done.exists():
@@ -287,7 +278,7 @@ class Loopback:
         self, name: str, arguments: Sequence[str], what: str, environment: Mapping[str, str] | None = None
     ) -> Process:
         home, log = self.folder / "homes" / what, self.folder / "logs" / f"{what}.log"
-        return Process(name, arguments, home=home, log=log, more={**(environment or {}), "LOOPBACK": self._mark})
+        return Process(name, arguments, home=home, log=log, more=environment)
 
 
 def _make_key(path: Path) -> None:

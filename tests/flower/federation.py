@@ -189,6 +189,11 @@ def children(process: int) -> list[int]:
     return [int(each) for each in path.read_text().split()] if path.exists() else []
 
 
+def descendants(process: int) -> list[int]:
+    found = children(process)
+    return found + [each for child in found for each in descendants(child)]
+
+
 def command(process: int) -> str:
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -198,7 +203,7 @@ def command(process: int) -> str:
 
 def serverapp(running: Any) -> int | None:
     """Number of the process that carries the run out."""
-    return next((each for each in children(running.superexec.number) if "flwr-serverapp" in command(each)), None)
+    return next((each for each in descendants(running.superexec.number) if "flwr-serverapp" in command(each)), None)
 
 
 def kill(process: int) -> None:

@@ -88,12 +88,7 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
 
 def kill_simulation(superlink: int) -> None:
     """The ServerApp's process, and all of Ray that it has started."""
-    (server,) = (each for each in descendants(superlink) if "flwr-simulation" in federation.command(each))
-    for each in [server, *descendants(server)]:
+    (server,) = (each for each in federation.descendants(superlink) if "flwr-simulation" in federation.command(each))
+    for each in [server, *federation.descendants(server)]:
         with suppress(ProcessLookupError):
             federation.kill(each)
-
-
-def descendants(process: int) -> list[int]:
-    found = federation.children(process)
-    return found + [each for child in found for each in descendants(child)]

@@ -547,11 +547,11 @@ def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) ->
     assert last_error("INFO: no Error here\n") == ""
     (tmp_path / "log").write_text("ValueError: of a program before it\n")
     with (
-        Process("python", ["-c", RAISES], home=tmp_path, log=tmp_path / "log") as program,
+        Process("python", ["-c", RAISES], home=tmp_path / "home", log=tmp_path / "log") as program,
         pytest.raises(RunError, match=r"python has ended with code 1\..*Its last error: FileNotFoundError: .*all'$"),
     ):
         program.healthy("http://127.0.0.1:1/")
-    quiet = Process("python", ["-c", ""], home=tmp_path, log=tmp_path / "log")
+    quiet = Process("python", ["-c", ""], home=tmp_path / "home", log=tmp_path / "log")
     with quiet, pytest.raises(RunError, match=r"ended with code 0\. Its log is .*log\.$"):
         quiet.healthy("http://127.0.0.1:1/")
 

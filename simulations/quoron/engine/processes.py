@@ -102,12 +102,10 @@ class Program:
         log: Path | None = None,
         files: Sequence[int] = (),
         folders: Sequence[Path] = (),
-        mark: str = "",
     ) -> None:
         """`log` is what its output is appended to, `files` are open ones that it inherits.
 
-        With `folders` it has a reaper: it, all that it starts and they are gone with this process, however that ends;
-        and so is all that has `mark`, such as `FLWR_HOME=/tmp/quoron-7-a/home`, in its environment.
+        With `folders` it has a reaper: it, all that it starts and they are gone with this process, however that ends.
         """
         self.log = log
         if log is not None:
@@ -115,7 +113,7 @@ class Program:
         with open(os.devnull if log is None else log, "ab", opener=public) as out:
             self._begins = out.tell()  # what stands before is an earlier program's
             self._process = subprocess.Popen(
-                reaper.command(mark, [*folders], [*command]) if folders else [*command],
+                reaper.command([*folders], [*command]) if folders else [*command],
                 env=environment,
                 pass_fds=files,
                 stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
