@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -145,13 +145,13 @@ class TestFolder:
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
-    kept_by, died = programs.Supervisor(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
-    kept_by.children, kept_by.here = [programs.Child(process=died.pid)], 7
-    kept_by.pipes = (-1, -1, -1, os.open(os.devnull, os.O_RDONLY))
-    while kept_by.here:
-        kept_by._reap()
-    died.returncode = 0  # who waited for it was the supervisor
-    os.close(kept_by.pipes[3])
+    kept_by = programs.Supervisor(Folder(tmp_path), ORDERED, None)
+    died = SimpleNamespace(is_alive=lambda: False, exitcode=1)
+    kept_by.children, kept_by.here = [programs.Child(process=died)], 7
+    kept_by.hearing = os.open(os.devnull, os.O_RDONLY)
+    kept_by._reap()
+    assert kept_by.here == 0
+    os.close(kept_by.hearing)
 
 
 class TestAClientThatFails:
@@ -186,7 +186,7 @@ class TestAClientThatFails:
         ears, hearing, saying = Pipe(), *os.pipe()
         os.set_blocking(hearing, False)
         kept_by = programs.Supervisor(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
-        kept_by.pipes = (-1, -1, saying, hearing)
+        kept_by.hearing = hearing
         os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
         kept_by._hear()
         told = [ears[1].recv(), ears[1].recv()]

@@ -9,14 +9,13 @@
 | process                      | how it learns that the process that started it is gone                         |
 | ---------------------------- | ------------------------------------------------------------------------------ |
 | a worker                     | the socket ends that it is asked over, which nobody else has                    |
-| a child of a local federation | a pipe ends that its supervisor alone holds (`die_with`)                      |
+| a child of a local federation | it waits for its supervisor (`multiprocessing.parent_process`)                |
 | a program with a reaper      | its reaper's input ends, which then ends all that the program has started       |
 
 A process that forks has one thread, so nothing is copied half done: a local federation's are copies of a program of
 their own. A copy costs milliseconds, a program of its own, such as a worker, more than a second of a processor.
 """
 
-import gc
 import os
 import pickle
 import queue
@@ -24,7 +23,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
@@ -56,32 +54,6 @@ def forking(module: str, *arguments: str) -> list[str]:
     Looking for garbage among what is imported would take a tenth of the time.
     """
     return [sys.executable, "-P", "-c", f"import gc; gc.disable(); import {module} as it; it.main()", *arguments]
-
-
-def fork(life: Callable[[], object]) -> int:
-    """Return the number of a copy of this process, which ends with `life`: with code 1 if that raises."""
-    number = os.fork()
-    if number:
-        return number
-    code = 1
-    try:
-        gc.enable()
-        life()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def die_with(pipe: int) -> None:
-    """End this process when a pipe ends, whose other end its parent holds."""
-
-    def wait() -> None:
-        os.read(pipe, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def send(process: int | None, what: signal.Signals) -> None:
