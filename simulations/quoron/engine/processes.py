@@ -48,14 +48,6 @@ class Died(RunError):
     """A worker is gone."""
 
 
-def forking(module: str, *arguments: str) -> list[str]:
-    """Return the command of a program of ours that imports what its copies need and then forks them, under `ALONE`.
-
-    Looking for garbage among what is imported would take a tenth of the time.
-    """
-    return [sys.executable, "-P", "-c", f"import gc; gc.disable(); import {module} as it; it.main()", *arguments]
-
-
 def send(process: int | None, what: signal.Signals) -> None:
     """Send a signal to a process, if there is one."""
     if process is not None:
