@@ -131,6 +131,8 @@ class Program:
 
     def kill(self) -> None:
         """End it at once, and whatever it has started."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
         self._process.wait()
