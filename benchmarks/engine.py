@@ -93,9 +93,8 @@ def main() -> None:
     for evaluate in (False, True):
         first, processor = time.perf_counter(), time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            quoron.simulate(
-                **source, algorithm="dp-sgd-wor", out=Path(folder) / "run", settings=settings, evaluate=evaluate
-            )
+            own = [*settings, f"run.evaluate={str(evaluate).lower()}"]
+            quoron.simulate(**source, algorithm="dp-sgd-wor", out=Path(folder) / "run", settings=own)
         spent, processor = time.perf_counter() - first, time.process_time() - processor
         said = "measured" if evaluate else "not measured"
         print(

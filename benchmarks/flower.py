@@ -42,8 +42,7 @@ from quoron.engine.choice import Flower
 from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
 from quoron.federation.control import Control
-from quoron.federation.flower_commands import FlowerConnection, environment, program
-from quoron.federation.flower_simulation import simulate
+from quoron.federation.flower_simulation import environment, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -57,6 +56,9 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates, tokens
 from quoron_server.specification import RunSpecification
+
+sys.path.append(str(Path(__file__).parent.parent / "examples" / "flower"))
+from loopback import FlowerConnection, program
 
 APPS = Path(__file__).parent / "flower_apps"
 RATE, CPU, MEMORY = "answers/s", "CPU ms/answer", "peak MiB"
@@ -310,7 +312,9 @@ def overhead(options: argparse.Namespace) -> None:
                 looks += 1
                 if (
                     looks % 60 == 0
-                    and connection.status_and_details(run)[0].startswith("finished")
+                    and connection.call("list", "here", "--run-id", str(run))["runs"][0]["status"].startswith(
+                        "finished"
+                    )
                     and not results.exists()
                 ):
                     sys.exit(f"Flower has ended the run.\n{(Path(scratch) / 'log').read_text()[-3000:]}")

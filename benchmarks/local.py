@@ -1,6 +1,6 @@
 """What a federation on this machine takes: seconds beyond its rounds, the coordinator's time an answer, memory, bits.
 
-    python benchmarks/local.py [--clients 200] [--rounds 20] [--dimension 1000] [--processes N]
+    python benchmarks/local.py [--clients 200] [--rounds 20] [--dimension 1000] [--processes 200]
 
 The command is `quoron simulate --engine service`, in this process. Every client is asked in every round. An answer's
 time is the coordinator's processor time from the end of the first round to that of the last, with its store, and with
@@ -167,7 +167,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     (passing := folder / "passing").mkdir()
     tempfile.tempdir = str(passing)
     watch, began = Watch(passing), time.perf_counter()
-    engine = Service(workers=options.processes)
+    engine = Service(workers=options.processes or options.clients)
     result = quoron.simulate(config, out=folder / "run", engine=engine, observers=[watch])
     whole = time.perf_counter() - began
     figures = json.loads((folder / "run" / "federation.json").read_text())

@@ -187,12 +187,11 @@ def test_versions_agree() -> None:
 # Programs of one thread. Where gRPC is at work, as it may be in any process of the tests or of a coordinator, the child
 # of a fork aborts; `subprocess` forks, too, to run something before the program or to change its user (use setpriv).
 MAY_FORK = {
-    "simulations/quoron/engine/processes.py",
     "simulations/quoron/federation/programs.py",
     "tests/federation/container.py",
     "tests/federation/store_scenario.py",
 }
-FORKING = {"fork", "forkpty", "ProcessPoolExecutor", "Pool"}
+FORKING = {"fork", "forkpty", "ForkProcess", "ProcessPoolExecutor", "Pool"}
 FORKING_OPTIONS = {"preexec_fn", "user", "group", "extra_groups"}
 
 

@@ -22,25 +22,26 @@ import csv
 import json
 import os
 import secrets
+import shutil
 import signal
 import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quoron.engine import reaper
 from quoron.engine.processes import Program
 from quoron.engine.processors import free_port
-from quoron.federation.flower_commands import FlowerConnection, environment, last_error, program
+from quoron.federation.flower_simulation import environment, last_error
 from quoron_privacy.errors import RunError
 from quoron_server.service import certificates
 
@@ -68,8 +69,44 @@ QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a SuperExe
 START_SECONDS = 60.0
 
 
+def program(name: str) -> str:
+    """Path of a program of Flower's: beside this Python, or on the path."""
+    found = shutil.which(name, path=environment(Path())["PATH"])
+    if found is None:
+        raise RunError(f"Expected the program {name} of Flower, found none. Install quoron again.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FlowerConnection:
+    """How `flwr` reaches a SuperLink, from a folder that is its FLWR_HOME."""
+
+    home: Path
+    address: str  # host:port
+    authority: str | Path | None = None  # that signed its certificate; None is plaintext
+
+    def begin(self) -> None:
+        """Write what `flwr` reads."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        how = "insecure = true" if self.authority is None else f"root-certificates = {json.dumps(str(self.authority))}"
+        text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = {json.dumps(self.address)}\n{how}\n'
+        (self.home / "config.toml").write_text(text, encoding="utf-8")
+
+    def call(self, *arguments: str) -> dict[str, Any]:
+        """Return the reply of `flwr` with these arguments. Raises RunError, with its words, where it fails."""
+        command = [program("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(command, env=environment(self.home), capture_output=True, text=True, check=False)
+        start, reply = done.stdout.find("{"), dict[str, Any]()
+        with suppress(ValueError):
+            reply = json.loads(done.stdout[start:]) if start >= 0 else {}
+        if done.returncode or not reply.get("success", False):
+            said = reply.get("error-message") or done.stderr.strip() or done.stdout.strip()
+            raise RunError(f"`flwr {arguments[0]}` at {self.address} failed: {said[-2000:]}")
+        return reply
+
+
 class Process(Program):
-    """A program of Flower's, with a home of its own."""
+    """A program of Flower's, with a home of its own, which is gone with it."""
 
     def __init__(
         self,
@@ -82,7 +119,8 @@ class Process(Program):
     ) -> None:
         """`more` is put into its environment."""
         self.name = name
-        super().__init__([program(name), *arguments], environment={**environment(home), **(more or {})}, log=log)
+        own = {**environment(home), **(more or {})}
+        super().__init__([program(name), *arguments], environment=own, log=log, folders=[home])
 
     def check(self) -> None:
         """Raise RunError if it has ended."""
@@ -120,10 +158,9 @@ class Loopback:
         self.superlink: Process | None = None
         self.superexec: Process | None = None
         self.nodes: dict[int, Process] = {}
-        self._keeper: subprocess.Popen[bytes] | None = None
         own = {"QUORON_DATABASE": self.database, "QUORON_RESULTS": str(self.results), "QUORON_SUPERNODE_AUTH": "1"}
         self._server = {**QUICK, **own, **server}
-        self._port, self._mark = free_port(), secrets.token_hex(8)
+        self._port = free_port()
 
     @property
     def address(self) -> str:
@@ -135,7 +172,6 @@ class Loopback:
         with ExitStack() as stack:
             stack.callback(self.stop)
             self._prepare()
-            self._keep()
             self.start_superlink()
             self.start_superexec()
             connection = self.connection()
@@ -203,9 +239,6 @@ class Loopback:
             for process in several:
                 process.end()
         self.nodes, self.superexec, self.superlink = {}, None, None
-        if self._keeper is not None:
-            self._keeper.communicate()  # there is nothing left for it to end
-            self._keeper = None
 
     def node(self, number: int) -> Path:
         """A user's own folder."""
@@ -235,10 +268,6 @@ class Loopback:
                 _make_key(self.node(number) / "key")
             self.configure(number)
 
-    def _keep(self) -> None:
-        command = reaper.command(f"LOOPBACK={self._mark}", [], [])  # ends what has the mark, however this process ends
-        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
     def _register(self, connection: FlowerConnection, number: int) -> None:
         done = self.node(number) / "registered"
         if not done.exists():
@@ -249,7 +278,7 @@ class Loopback:
         self, name: str, arguments: Sequence[str], what: str, environment: Mapping[str, str] | None = None
     ) -> Process:
         home, log = self.folder / "homes" / what, self.folder / "logs" / f"{what}.log"
-        return Process(name, arguments, home=home, log=log, more={**(environment or {}), "LOOPBACK": self._mark})
+        return Process(name, arguments, home=home, log=log, more=environment)
 
 
 def _make_key(path: Path) -> None:
@@ -308,9 +337,10 @@ def main() -> None:
         for user in range(given.users):
             running.start_node(user)
         print(f"{given.users} SuperNodes, each one user, at the SuperLink {running.address}. Submit a run with\n")
-        print(f"    export QUORON_AUTHORITY={running.authority}")
-        print(f"    quoron submit {config} --superlink {running.address} --run first --users {given.users} \\")
-        print("        --timeout 20 --follow\n")
+        app = given.folder / "first-app"
+        print(f"    export FLWR_HOME={running.folder}/operator FLWR_TELEMETRY_ENABLED=0")
+        print(f"    quoron submit {config} --app {app} --run first --users {given.users} --timeout 20")
+        print(f"    flwr run {app} here --stream\n")
         print(f"Models arrive in {running.results}. End everything with Ctrl-C.", flush=True)
         while True:
             signal.pause()

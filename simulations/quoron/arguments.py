@@ -41,7 +41,6 @@ KEYS = {  # of the configuration
     "items_per_user": ("population", "items_per_user"),
     "model": ("population", "model"),
     "out": ("run", "out"),
-    "evaluate": ("run", "evaluate"),
     "data_quality": ("train", "data_quality"),
     "population": ("train", "population"),
     "ledger": ("train", "ledger"),
@@ -67,7 +66,6 @@ class SimulationArguments(PlanArguments, total=False):
 
     seed: int | None
     out: str | Path | None
-    evaluate: bool | None
 
 
 class TrainingArguments(PlanArguments, total=False):
@@ -96,7 +94,7 @@ def sections(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     tree: dict[str, dict[str, Any]] = {}
     for name, value in arguments.items():
-        if name in KEYS and value is not None and (value is not False or name == "evaluate"):
+        if name in KEYS and value is not None and value is not False:
             section, key = KEYS[name]
             tree.setdefault(section, {})[key] = Path(value).expanduser().resolve() if name == "ledger" else value
     return tree

@@ -107,27 +107,6 @@ class TestLogin:
             assert await asyncio.to_thread(invoke, ["runs"]) == 2
             assert "no QUORON_TOKEN" in " ".join(capsys.readouterr().err.split())
 
-    def test_without_an_address_lists_what_there_is_and_where_commands_go(self, capsys: Captured) -> None:
-        assert invoke(["login"]) == 0
-        assert "Without --profile: 127.0.0.1:7444, of no profile" in capsys.readouterr().out
-        profiles.keep("trial", Profile("hub:1", token_file=Path("/t"), authority=Path("/ca.pem")))
-        profiles.keep("default", Profile("other:2", insecure=True))
-        assert invoke(["login"]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split() for line in lines if "hub:1" in line] == [["trial", "hub:1", "/ca.pem", "/t"]]
-        assert [line.split() for line in lines if "QUORON" in line] == [
-            ["default", "other:2", "plaintext", "QUORON_TOKEN"]
-        ]
-        assert "Without --profile: other:2, of the profile 'default'." in lines
-
-    def test_removes_a_profile_and_leaves_the_others(self, capsys: Captured) -> None:
-        profiles.keep("trial", Profile("hub:1"))
-        profiles.keep("other", Profile("hub:2"))
-        assert invoke(["login", "--remove", "--profile", "trial"]) == 0
-        assert {*profiles.read()} == {"other"}
-        assert invoke(["login", "--remove", "--profile", "othr"]) == 2
-        assert "Did you mean 'other'?" in capsys.readouterr().err
-
     def test_keeps_a_database_that_opens_by_its_absolute_path(self, tmp_path: Path, capsys: Captured) -> None:
         store(tmp_path / "c.sqlite")
         assert invoke(["login", "sqlite:///c.sqlite", "--profile", "books"]) == 0
@@ -139,8 +118,6 @@ class TestLogin:
             (["sqlite:///c.sqlite", "--insecure"], "without --insecure"),
             (["http://hub"], "Expected a database"),
             (["hub"], "Expected HOST:PORT"),
-            (["--profile", "x"], "Expected HOST:PORT with --profile"),
-            (["hub:1", "--remove"], "Expected --remove alone"),
             (["sqlite:///c.sqlite", "--profile", "a b"], "Expected --profile as letters"),
         ):
             assert invoke(["login", *words]) != 0

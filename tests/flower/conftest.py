@@ -8,7 +8,6 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower.grids import FakeTime
-from quoron.federation import flower_commands as flower_submission
 from quoron_server.flower import engine, exchange, serving
 
 
@@ -31,6 +30,6 @@ def pytest_configure() -> None:
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Nobody sleeps."""
     fake = FakeTime()
-    for module in (engine, exchange, serving, flower_submission):
+    for module in (engine, exchange, serving):
         monkeypatch.setattr(module, "time", fake)
     return fake

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from federation.crowd import FEW, SEED, Without, from_items, inline_model, specification, write_items
-from quoron.federation import flower_commands as submission
-from quoron.federation.flower_commands import environment, program
+from quoron.federation.flower_simulation import environment
+from quoron.federation.submission import write_app
 from quoron_client.protocol.questions import Status
 from quoron_server.specification import RunSpecification
 
@@ -51,6 +51,7 @@ def _loopback() -> ModuleType:
 
 _EXAMPLE = _loopback()
 Loopback, Process = _EXAMPLE.Loopback, _EXAMPLE.Process
+FlowerConnection, program = _EXAMPLE.FlowerConnection, _EXAMPLE.program
 
 
 def small(name: str, run: str, users: int, **changes: object) -> RunSpecification:
@@ -75,7 +76,15 @@ def federation(folder: Path, users: int, *, start: bool = True) -> Iterator[Any]
 
 
 def submit(running: Any, wanted: RunSpecification, *, waiting: float = 300.0) -> int:
-    return submission.submit(running.connection(), wanted, waiting=waiting)
+    """Number of the run that Flower starts of an app."""
+    write_app(app := running.folder / "apps" / wanted.run, wanted, waiting=waiting)
+    return int(running.connection().call("run", str(app), "here")["run-id"])
+
+
+def status(running: Any, number: int) -> str:
+    """Of a run, and why it is that."""
+    (run,) = running.connection().call("list", "here", "--run-id", str(number))["runs"]
+    return f"{run['status']} {run.get('status-details') or ''}".strip()
 
 
 def log_of(running: Any, number: int) -> str:
@@ -93,9 +102,9 @@ def until(condition: Callable[[], Any], running: Any, number: int | None = None)
         over = time.monotonic() > ends
         if number is not None and time.monotonic() - asked > 20:
             asked = time.monotonic()
-            status, details = running.connection().status_and_details(number)
-            over = over or (status.startswith("finished") and not condition())
-            assert not over, f"{status} {details}\n{log_of(running, number)[-4000:]}"
+            state = status(running, number)
+            over = over or (state.startswith("finished") and not condition())
+            assert not over, f"{state}\n{log_of(running, number)[-4000:]}"
         assert not over, f"not within {AWAY_SECONDS:g} seconds"
         time.sleep(0.2)
     return found
@@ -156,6 +165,11 @@ def children(process: int) -> list[int]:
     return [int(each) for each in path.read_text().split()] if path.exists() else []
 
 
+def descendants(process: int) -> list[int]:
+    found = children(process)
+    return found + [each for child in found for each in descendants(child)]
+
+
 def command(process: int) -> str:
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -165,7 +179,7 @@ def command(process: int) -> str:
 
 def serverapp(running: Any) -> int | None:
     """Number of the process that carries the run out."""
-    return next((each for each in children(running.superexec.number) if "flwr-serverapp" in command(each)), None)
+    return next((each for each in descendants(running.superexec.number) if "flwr-serverapp" in command(each)), None)
 
 
 def kill(process: int) -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import pytest
 
 import warden
 from federation.crowd import HANGS
-from flower.federation import EXAMPLE
+from flower.federation import EXAMPLE, program
+from quoron.federation.flower_simulation import environment
 
 pytestmark = pytest.mark.slow
 Marked = Callable[[], list[int]]
@@ -49,20 +49,22 @@ def said(running: subprocess.Popen[str]) -> str:
 def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(tmp_path: Path, marked: Marked) -> None:
     running = example(tmp_path, users=5)
     try:
-        printed = said(running).replace("\\\n", " ")
-        name, value = re.search(r"export (\w+)=(\S+)", printed).groups()
-        typed = re.search(r"quoron submit .*?--follow", printed, re.DOTALL)[0]
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(typed)],
-            cwd=tmp_path,
-            env=os.environ | {name: value},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "(8, 0.01)-differential privacy" in done.stdout
-        assert "round 3 of at most 3: 3 users asked" in done.stdout
+        printed = said(running)
+        home = re.search(r"export FLWR_HOME=(\S+)", printed)[1]
+        typed = [line.split() for line in printed.splitlines() if re.match(r" *(quoron submit|flwr run) ", line)]
+        done = [
+            subprocess.run(
+                [sys.executable, "-m", *words] if words[0] == "quoron" else [program(words[0]), *words[1:]],
+                cwd=tmp_path,
+                env=environment(tmp_path / home),
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for words in typed
+        ]
+        assert "(8, 0.01)-differential privacy" in done[0]
+        assert "round 3 of at most 3: 3 users asked" in done[1]
         with np.load(tmp_path / "trial" / "results" / "first" / "model.npz") as stored:
             assert np.isfinite(stored["model"]).all()
             assert stored["model"].any()

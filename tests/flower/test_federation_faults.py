@@ -21,6 +21,7 @@ from flower.federation import (
     rounds_answered,
     serverapp,
     small,
+    status,
     submit,
     until,
     without,
@@ -158,9 +159,9 @@ def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(run
     again = submit(running, run)
     np.testing.assert_array_equal(model_of(running, run, again), expected(run, tmp_path / "inline"))
     assert asked_once(running, "serverapp") == 4 * 2
-    until(lambda: running.connection().status_and_details(number)[0].startswith("finished"), running)
-    assert running.connection().status_and_details(number)[0] == "finished:failed"
-    assert running.connection().status_and_details(again)[0] == "finished:completed"
+    until(lambda: status(running, number).startswith("finished"), running)
+    assert status(running, number).startswith("finished:failed")
+    assert status(running, again).startswith("finished:completed")
 
 
 def test_a_killed_superlink_that_comes_back_goes_on_to_the_same_bits(running: Any, tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ def test_nine_kills_of_every_part_in_one_run_change_no_bit_and_no_question(runni
     for answered in range(1, 4):
         until(lambda least=answered: rounds_answered(running, "every-part") >= least, running, number)
         # One that dies before it has begun Flower starts again, beside that of the next submission.
-        until(lambda run=number: running.connection().status_and_details(run)[0] == "running", running, number)
+        until(lambda run=number: status(running, run) == "running", running, number)
         kill(until(lambda: serverapp(running), running))  # first, as it would go on without the SuperNode's user
         node = draw.randrange(USERS)
         running.nodes.pop(node).kill()

@@ -22,14 +22,10 @@ from quoron.engine.processes import Program
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("setsid") is None, reason="a reaper reads /proc, the scene needs setsid"
 )
-# Whoever asks for a program: it has a reaper, and beside that another program with the same home, such as `flwr run`.
+# Whoever asks for a program: it has a reaper.
 OWNER = """
-import os, subprocess, sys
-mark, beside, *words = sys.argv[1:]
-name, _, value = mark.partition("=")
-held = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=os.environ | {name: value})
-subprocess.Popen(["sh", "-c", beside], env=os.environ | {name: value}, start_new_session=True)
-sys.exit(held.wait())
+import subprocess, sys
+sys.exit(subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True).wait())
 """
 SAYS = "echo $$ > {pipe}; exec sleep 3600"
 # A program whose children leave its session, its group, their parent and their environment.
@@ -40,7 +36,7 @@ setsid sh -c 'env -i {setsid} {sh} -c "{quoted}" & exit' &
 
 
 class Scene:
-    """A command, and what it has started: its reaper, the program, two of its children, and one beside."""
+    """A command, and what it has started: its reaper, the program, and two of its children."""
 
     def __init__(self, place: Path, then: str = "exec sleep 3600") -> None:
         self.folder, self.pipe = place / "scratch", place / "pipe"
@@ -54,13 +50,12 @@ class Scene:
         script.write_text(f"{LEAVES.format(**words)}\necho $$ > {self.pipe}\nread go < {place / 'go'}\n{then}\n")
         os.mkfifo(place / "go")
         self.go = os.open(place / "go", os.O_RDWR)
-        mark = f"FLWR_HOME={self.folder / 'home'}"
-        kept = reaper.command(mark, [self.folder], ["/bin/sh", str(script)])
+        kept = reaper.command([self.folder], ["/bin/sh", str(script)])
         # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
-        command = ["env", "--default-signal=INT,HUP", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
+        command = ["env", "--default-signal=INT,HUP", sys.executable, "-S", "-c", OWNER, *kept]
         self.command = subprocess.Popen(command, env=os.environ | {"PATH": os.environ["PATH"]})
         self.begun: dict[int, int] = {}
-        while len(self.begun) < 4:
+        while len(self.begun) < 3:
             for number in os.read(ear, 4096).split():
                 self.begun[int(number)] = os.pidfd_open(int(number))
         os.close(ear)
@@ -114,7 +109,7 @@ def test_whatever_ends_a_command_nothing_that_it_started_is_left(how: signal.Sig
 def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> None:
     (scratch := tmp_path / "scratch").mkdir()
     words = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
-    with Program(words, environment=os.environ, mark=f"FLWR_HOME={scratch}", folders=[scratch]) as process:
+    with Program(words, environment=os.environ, folders=[scratch]) as process:
         assert process.code is None
         last = os.pidfd_open(process.number)
     assert select.select([last], [], [], 0)[0]

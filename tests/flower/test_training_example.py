@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.engine.processors import free_port
-from quoron.federation.flower_commands import FlowerConnection, environment, program
+from quoron.federation.flower_simulation import environment
 from quoron.flower.training import DATABASE_FILE
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
@@ -66,10 +66,10 @@ def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: py
 def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     home, port = tmp_path / "home", free_port()
-    FlowerConnection(home, f"127.0.0.1:{port}").begin()
+    federation.FlowerConnection(home, f"127.0.0.1:{port}").begin()
     arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
     sizes = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1"
-    command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "--federation-config", sizes]
+    command = [federation.program("flwr"), "run", str(EXAMPLE), "here", "--stream", "--federation-config", sizes]
     command += ["-c", f'folder="{tmp_path / "run"}" simulation-seed=7']
     with federation.Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
         superlink.healthy(f"http://127.0.0.1:{port}/health")
@@ -88,12 +88,7 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
 
 def kill_simulation(superlink: int) -> None:
     """The ServerApp's process, and all of Ray that it has started."""
-    (server,) = (each for each in descendants(superlink) if "flwr-simulation" in federation.command(each))
-    for each in [server, *descendants(server)]:
+    (server,) = (each for each in federation.descendants(superlink) if "flwr-simulation" in federation.command(each))
+    for each in [server, *federation.descendants(server)]:
         with suppress(ProcessLookupError):
             federation.kill(each)
-
-
-def descendants(process: int) -> list[int]:
-    found = federation.children(process)
-    return found + [each for child in found for each in descendants(child)]

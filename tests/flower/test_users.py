@@ -34,7 +34,8 @@ from flower.grids import (
 )
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
-from quoron.federation.flower_commands import COMPONENTS, SAYS, follow, last_error, operator, submit
+from quoron.federation.flower_simulation import last_error
+from quoron.federation.submission import COMPONENTS, write_app
 from quoron.flower.training import Training
 from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
@@ -459,13 +460,13 @@ def serve_app(
 
 @pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
 def test_what_the_operator_has_not_said_is_named(
-    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(name)
     missing = "QUORON_SUPERNODE_AUTH=1" if name == "QUORON_ALLOW_SIMULATION" else name
     with pytest.raises(ConfigError, match=f"Expected {missing} in the"):
         serve_app(tmp_path)
-    assert f"{SAYS}Expected {missing}" in capsys.readouterr().out
+    assert f"Expected {missing}" in caplog.text
 
 
 @pytest.mark.parametrize("waiting", [math.nan, math.inf, -1.0, 604801.0, "soon", None], ids=str)
@@ -557,98 +558,41 @@ def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
         serve_app(tmp_path, grid=away)
 
 
-@dataclass
-class FlowerSays:
-    """A SuperLink that tells the log of a run in parts, because the connection breaks, and is away for a while."""
-
-    home: Path
-    logs: list[list[str]] = field(default_factory=list)
-    states: list[tuple[str, str] | None] = field(default_factory=list)
-    apps: list[Path] = field(default_factory=list)
-
-    def run(self, app: Path) -> int:
-        self.apps.append(app)
-        return 7
-
-    def stream(self, run: int) -> Iterator[str]:
-        yield from (self.logs.pop(0) if len(self.logs) > 1 else self.logs[0])
-
-    def status_and_details(self, run: int) -> tuple[str, str]:
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if state is None:
-            raise RunError("`flwr list` failed: it is away.")
-        return state
-
-
-def test_following_says_each_of_our_lines_once_whatever_becomes_of_the_connection(tmp_path: Path) -> None:
-    lines = ["INFO: Flower", f"{SAYS}round 1", f"{SAYS}round 2", f"{SAYS}complete"]
-    flower = FlowerSays(
-        tmp_path, [lines[:2], [], lines[:3], lines], [("running", ""), None, None, ("finished:completed", "")]
-    )
-    said: list[str] = []
-    follow(flower, 7, said.append)
-    assert said == ["round 1", "round 2", "complete"]
-
-
-def test_a_run_that_ends_without_a_model_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="it is away"):
-        follow(FlowerSays(tmp_path, [[]], [None]), 7, print)
-    flower = FlowerSays(tmp_path, [[]], [("finished:failed", "ServerApp failed with exception: no room")])
-    with pytest.raises(RunError, match=r"run 7 has ended without a model \(finished:failed\).*no room"):
-        follow(flower, 7, print)
-
-
 RAISES = "import sys\nprint('INFO: begins', flush=True)\nopen('/nowhere/at/all')"
 
 
 def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) -> None:
     log = ["ERROR: an earlier one", "Traceback (most recent):", "OSError: no room", "\x1b[91mERROR\x1b[0m: code 200"]
-    flower = FlowerSays(tmp_path, [log], [("finished:failed", "")])
-    with pytest.raises(RunError, match=r"without a model \(finished:failed\).*Its last error: OSError: no room$"):
-        follow(flower, 7, print)
+    assert last_error("\n".join(log)) == " Its last error: OSError: no room"
     assert last_error(log[-1]) == " Its last error: ERROR: code 200"
     assert last_error("INFO: no Error here\n") == ""
     (tmp_path / "log").write_text("ValueError: of a program before it\n")
     with (
-        Process("python", ["-c", RAISES], home=tmp_path, log=tmp_path / "log") as program,
+        Process("python", ["-c", RAISES], home=tmp_path / "home", log=tmp_path / "log") as program,
         pytest.raises(RunError, match=r"python has ended with code 1\..*Its last error: FileNotFoundError: .*all'$"),
     ):
         program.healthy("http://127.0.0.1:1/")
-    quiet = Process("python", ["-c", ""], home=tmp_path, log=tmp_path / "log")
+    quiet = Process("python", ["-c", ""], home=tmp_path / "home", log=tmp_path / "log")
     with quiet, pytest.raises(RunError, match=r"ended with code 0\. Its log is .*log\.$"):
         quiet.healthy("http://127.0.0.1:1/")
 
 
 def test_a_submitted_app_names_components_that_are_there_and_carries_the_specification_whole(tmp_path: Path) -> None:
-    flower = FlowerSays(tmp_path)
-    assert submit(flower, SUBMITTED, waiting=30) == 7
-    app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    write_app(tmp_path / "app", SUBMITTED, waiting=30)
+    app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == {"specification": SUBMITTED.as_text(), "waiting": 30.0}
     assert isinstance(load_app(app["components"]["serverapp"], QuoronError), ServerApp)
     assert isinstance(load_app(COMPONENTS["clientapp"], QuoronError), ClientApp)
 
 
-@pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])
-def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"Expected QUORON_AUTHORITY=CA\.pem or QUORON_INSECURE=1"),
-        operator("127.0.0.1:1", tmp_path / "ca.pem" if authority else None, insecure=insecure),
-    ):
-        pass
-    with pytest.raises(ConfigError, match=r"ca\.pem, found none"), operator("127.0.0.1:1", tmp_path / "ca.pem"):
-        pass
-
-
-def test_a_superlink_alone_says_flower_and_the_environment_how_it_is_reached(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_run_on_flower_is_written_as_an_app_and_needs_no_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = str(Path(__file__).parents[2] / "examples" / "federation" / "run.toml")
-    words = ["submit", config, "--run", "trial", "--users", "3", "--superlink", "127.0.0.1:1"]
-    assert invoke(words) == 2
-    assert "to reach the SuperLink 127.0.0.1:1, got neither" in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setenv("QUORON_AUTHORITY", "nowhere.pem")
-    assert invoke(words) == 2
-    assert "certificate at nowhere.pem, found none" in " ".join(capsys.readouterr().err.split())
+    app = tmp_path / "app"
+    assert invoke(["submit", config, "--run", "trial", "--users", "3", "--app", str(app)]) == 0
+    assert f"flwr run {app}" in capsys.readouterr().out
+    assert tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"] == COMPONENTS
 
 
 def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> No
 
 
 def test_a_run_that_nobody_measures_has_the_same_bits_and_no_figures_of_data(place: Path) -> None:
-    measured, alone = quoron.simulate(SMALL, out="measured"), quoron.simulate(SMALL, out="alone", evaluate=False)
+    measured, alone = (
+        quoron.simulate(SMALL, out="measured"),
+        quoron.simulate(SMALL, out="alone", settings=["run.evaluate=false"]),
+    )
     assert np.array_equal(measured.weights, alone.weights)
     assert measured.summary.excess_risk is not None
     summary = alone.summary

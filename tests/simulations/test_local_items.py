@@ -66,7 +66,7 @@ class TestItems:
         for number in range(1, population.users + 1):
             folder.client(number).mkdir(parents=True)
         give_tables(folder, config, table, population.users)
-        simulation, terms = programs.Simulation(prepared.scene, 0.0, []), Terms.read("r", _description(prepared))
+        simulation, terms = programs.Simulation(prepared.scene, 0.0), Terms.read("r", _description(prepared))
         for number in range(1, population.users + 1):
             place, wanted = folder.client(number), population.held.of(np.array([number - 1]))
             assert _same(programs.items_of(simulation, number).batch, wanted)

@@ -226,9 +226,9 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         assert not place.runs
         with Database(place.database_url) as database:
             assert [row["kind"] for row in PopulationLedger(database).rows()] == ["submit", "charge", "release", "end"]
-        said(tmp_path, *start, *where, "--workers", 2)
+        said(tmp_path, *start, *where)
         assert (place.client(6) / "key.pem").read_bytes() == keys
-        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["processes"] == 2
+        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["here"] == 6
     finally:
         said(tmp_path, "local", "stop", *where)
 

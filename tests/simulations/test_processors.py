@@ -49,7 +49,7 @@ class TestFreeMemory:
         }
         deepest = {f"a__b__{name}": text for name, text in files.items()} | {"a__b__memory_DOT_max": "max"}
         root = machine(tmp_path, "0::/a/b\n", **deepest | {at + name: text for name, text in files.items()})
-        assert free_memory(root=root) == 3500
+        assert free_memory(root) == 3500
 
 
 class TestASystemWithoutLocks:

@@ -135,7 +135,7 @@ class TestMemory:
     def test_that_is_not_there_is_told_before_the_charge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the refusal says to do is then enough, with as little memory."""
         monkeypatch.setattr(memory, "FEW", 0)
-        monkeypatch.setattr(memory, "free_memory", lambda swap: 5000)
+        monkeypatch.setattr(memory, "free_memory", lambda: 5000)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("QUORON_MEMORY", "5000")
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
@@ -156,7 +156,7 @@ class TestMemory:
         folder = claim(config, "trial")
         with pytest.raises(KeyboardInterrupt):
             run.carry_out(run.prepare(config, tmp_path, name="trial"), folder, [Interrupting()])
-        monkeypatch.setattr(memory, "free_memory", lambda swap: 0)
+        monkeypatch.setattr(memory, "free_memory", lambda: 0)
         prepared = run.prepare(config, tmp_path, name="trial", folder=folder)
         run.carry_out(prepared, folder)
         assert charges(prepared) == 1
@@ -186,7 +186,7 @@ class TestMemory:
     ) -> None:
         """Of a table in memory and of files; where sums are all that is read, none is needed."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr(memory, "free_memory", lambda swap: 100_000)
+        monkeypatch.setattr(memory, "free_memory", lambda: 100_000)
         path = written(tmp_path, 2000, 5)
         summed = charged_in(tmp_path, path.as_uri() if by_url else path)
         kept = summed.model_copy(update={"algorithm": summed.algorithm.model_copy(update=PHASED)})

@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
     whole = trained(tmp_path / "whole").model
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying)
-    monkeypatch.setattr(memory, "free_memory", lambda swap: 0)  # it was made sure of when the run began, and is charged
+    monkeypatch.setattr(memory, "free_memory", lambda: 0)  # it was made sure of when the run began, and is charged
     with pytest.raises(RunError, match="memory for the answers of a round"):
         trained(tmp_path / "new")
     np.testing.assert_array_equal(trained(tmp_path / "run").weights, whole)

@@ -95,7 +95,6 @@ class FlowerEngine:
     early_ends: bool = False
     demanding: bool = False
     watched: bool = False  # log how many users have answered, which depends on their data: for synthetic data alone
-    progress: Callable[[int, int], object] = lambda answered, asked: None  # of nodes: for synthetic data alone
     pulls: Pulls = field(default_factory=Pulls)
     last_asked: int = -1
     _due: float = -inf  # before which the next round does not open
@@ -123,7 +122,6 @@ class FlowerEngine:
                 if answers is not None:
                     values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status
                     answered += 1
-                    self.progress(answered, asked or len(parts))
             asked = asked or len(parts)
             due[:] = False
             for index in lost:  # a client that has answered gives the same answer again

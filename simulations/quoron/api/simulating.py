@@ -63,8 +63,8 @@ def simulate(
             one thing are refused, but for a source's.
         algorithm, options, items_per_user, out: as of `train`.
         seed: of the noise and of all else that a simulation draws; 0 unless given.
-        evaluate: False measures nothing: no excess risk, no figures on held-out users; for who wants rounds alone.
-        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
+        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings. "run.evaluate=false"
+            measures nothing: no excess risk, no figures on held-out users.
         progress: whether a bar is shown on standard error; by default in terminals and notebooks.
         observers: objects whose methods are called with the plan, with every round and with the model.
         engine: "inline", "ray", "flower" or "service", with keys as in "inline:workers=4", or an engine of

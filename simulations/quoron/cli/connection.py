@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from quoron.cli.common import RARE, of_program, showing
+from quoron.cli.common import RARE, of_program
 from quoron.federation import profiles
 from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError
@@ -126,34 +126,20 @@ def run(program: "Program") -> None:
 
 
 def login(
-    target: Annotated[
-        str | None, typer.Argument(metavar="[HOST:PORT|DATABASE]", help="A coordinator, or a URL.")
-    ] = None,
+    target: Annotated[str, typer.Argument(metavar="HOST:PORT|DATABASE", help="A coordinator, or a URL.")],
     profile: Annotated[str, typer.Option(metavar="NAME", help="The profile's name.")] = profiles.DEFAULT,
     token_file: Annotated[Path | None, typer.Option(help="File with your token; else QUORON_TOKEN.")] = None,
     authority: Annotated[Path | None, typer.Option(help="Certificate that signs the coordinator's, PEM.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the profile.")] = False,
 ) -> None:
-    """Connect to a coordinator, and keep as a profile where it is; without HOST:PORT, list the profiles.
+    """Connect to a coordinator, and keep as a profile where it is.
 
     Commands of operators use the profile "default", or that of --profile or QUORON_PROFILE. It is kept once the
-    coordinator has accepted the token, or the database has opened. The file holds paths, and never a token.
+    coordinator has accepted the token, or the database has opened. They are tables of a TOML file, whose place is
+    printed, and which may be edited: it holds paths, and never a token.
     """
     files = {"token_file": token_file, "authority": authority}
     given = [f"--{key.replace('_', '-')}" for key, value in (files | {"insecure": insecure}).items() if value]
-    if remove:
-        if target is not None or given:
-            raise ConfigError(f"Expected --remove alone or with --profile, got it with {target or given[0]}.")
-        profiles.named(profile)
-        profiles.keep(profile, None)
-        print(f"{profile}: removed")
-        return
-    if target is None:
-        if given or profile != profiles.DEFAULT:
-            raise ConfigError(f"Expected HOST:PORT with {(*given, '--profile')[0]}, got none.")
-        _list()
-        return
     if "://" in target:
         if given:
             raise ConfigError(f"Expected a database without {given[0]}, which is for a coordinator, got both.")
@@ -182,17 +168,3 @@ def _opened(url: str) -> str:
         raise ConfigError("Expected a URL without its password, which is not stored, got one. Use a .pgpass file.")
     with Database(url, create=False, sole=False):
         return url if file is None else f"sqlite:///{file.absolute()}"
-
-
-def _list() -> None:
-    """Print the profiles, and where a command goes that names none."""
-    from rich.markup import escape
-
-    shown = showing.table("profile", "coordinator or database", "authority", "token")
-    for name, held in sorted(profiles.read().items()):
-        authority = "plaintext" if held.insecure else str(held.authority or "")
-        token = "" if held.database else str(held.token_file or "QUORON_TOKEN")
-        shown.add_row(*map(escape, (name, held.coordinator or held.database, authority, token)))
-    showing.console().print(shown)
-    used = profiles.reached(os.environ.get("QUORON_PROFILE") or None)
-    print(f"Without --profile: {used.coordinator or used.database}, of {used.origin}.")

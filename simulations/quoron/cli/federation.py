@@ -318,7 +318,9 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key: train.population=NAME says whose budget is charged."),
     ] = None,
-    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="To Flower, at this SuperLink.")] = None,
+    app: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For Flower: write an app for `flwr run`, and submit nothing.")
+    ] = None,
     waiting: Annotated[
         float,
         typer.Option(
@@ -327,15 +329,14 @@ def submit(
             rich_help_panel=RARE,
         ),
     ] = 600.0,
-    follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show the plan beside others; submit nothing.")] = False,
 ) -> None:
-    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it.
+    """Submit a run to a coordinator. The same run again changes nothing.
 
     Half of those asked have to answer in every round, or the run ends: `privacy.min_cohort`, a share or "none", by
     --set.
     """
-    from quoron.federation.submission import dry_run, promised, specify
+    from quoron.federation.submission import dry_run, promised, specify, write_app
     from quoron.planning.plans import useless, warnings
     from quoron.simulation import sources
 
@@ -344,7 +345,7 @@ def submit(
     if resolved.privacy.min_cohort.share is None:
         resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort.share={MIN_COHORT}"), secret=True)
     if dry:
-        looked = dry_run(resolved, users, whole=superlink is not None)
+        looked = dry_run(resolved, users, whole=app is not None)
         _warn(useless(looked.plan))
         showing.show(looked, as_json=False)
         return
@@ -354,31 +355,25 @@ def submit(
         users=users,
         seconds=timeout,
         early_ends=early_ends,
-        waiting=None if superlink is not None else waiting,
-        whole=superlink is not None,
+        waiting=None if app is not None else waiting,
+        whole=app is not None,
     )
     for said in warnings(plan, wanted.silos):
         _warn(said)
     promise = f"{run}: {promised(plan)}"
-    if superlink is None:
-        with reached().control() as control:
-            control.submit(wanted.as_text())
-            there = control.call("standing", group=wanted.group)
-        print(promise)
-        if there["active"] < users:
-            print(
-                f"It waits: {there['active']} of {users} users are active in population {wanted.group} "
-                f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
-            )
+    if app is not None:
+        write_app(app, wanted, waiting=waiting)
+        print(f"{promise}\n{app}: start it with `flwr run {app}`; the same again goes on with it.")
         return
-    from quoron.federation import flower_commands as submission
-
-    at = reached()
-    with submission.operator(superlink, at.authority, insecure=at.insecure) as flower:
-        number = submission.submit(flower, wanted, waiting=waiting)
-        print(f"{promise}\nFlower's run {number}", flush=True)
-        if follow:
-            submission.follow(flower, number, print)
+    with reached().control() as control:
+        control.submit(wanted.as_text())
+        there = control.call("standing", group=wanted.group)
+    print(promise)
+    if there["active"] < users:
+        print(
+            f"It waits: {there['active']} of {users} users are active in population {wanted.group} "
+            f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
+        )
 
 
 def _warn(said: str | None) -> None:
@@ -546,9 +541,6 @@ def start(
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless given.")
-    ] = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -565,7 +557,6 @@ def start(
             clients=clients,
             listen=listen,
             control=control,
-            processes=workers,
             shown=shown.said,
         )
     say(found, launch.words(found), as_json=as_json)

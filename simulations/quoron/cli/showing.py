@@ -19,7 +19,6 @@ from quoron.reports.page import Section, Table
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
-from quoron.reports.terminal import table as table
 from quoron.results import Release, size
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared

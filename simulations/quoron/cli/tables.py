@@ -342,15 +342,11 @@ def compare(
 def simulate(
     asked: Asked,
     source: Source = "quickstart",
-    no_evaluate: Annotated[
-        bool, typer.Option("--no-evaluate", help="Measure nothing; short for run.evaluate=false.")
-    ] = False,
     as_json: Json = False,
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    asked |= {"evaluate": False if no_evaluate else None, "progress": shows_progress(as_json=as_json)}
-    result = quoron.simulate(source, **asked, engine=engine)
+    result = quoron.simulate(source, progress=shows_progress(as_json=as_json), engine=engine, **asked)
     showing.show(result, as_json=as_json)
 
 

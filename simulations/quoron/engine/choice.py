@@ -213,7 +213,7 @@ class Service:
     """A coordinator and a client for each user on this machine."""
 
     clients: int | None = None  # the first users; default: all users
-    workers: int | None = None  # processes of clients; default: as many as three quarters of the free memory allow
+    workers: int | None = None  # processes that the clients share; default: one a processor
     slow: int | None = None  # milliseconds that every answer of a client takes more
     timeout: int | None = None  # seconds that a round waits for a client that is missing; default 600
 

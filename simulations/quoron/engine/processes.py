@@ -9,14 +9,13 @@
 | process                      | how it learns that the process that started it is gone                         |
 | ---------------------------- | ------------------------------------------------------------------------------ |
 | a worker                     | the socket ends that it is asked over, which nobody else has                    |
-| a child of a local federation | a pipe ends that its supervisor alone holds (`die_with`)                      |
+| a child of a local federation | it waits for its supervisor (`multiprocessing.parent_process`)                |
 | a program with a reaper      | its reaper's input ends, which then ends all that the program has started       |
 
 A process that forks has one thread, so nothing is copied half done: a local federation's are copies of a program of
 their own. A copy costs milliseconds, a program of its own, such as a worker, more than a second of a processor.
 """
 
-import gc
 import os
 import pickle
 import queue
@@ -24,7 +23,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, Pipe
@@ -50,40 +48,6 @@ class Died(RunError):
     """A worker is gone."""
 
 
-def forking(module: str, *arguments: str) -> list[str]:
-    """Return the command of a program of ours that imports what its copies need and then forks them, under `ALONE`.
-
-    Looking for garbage among what is imported would take a tenth of the time.
-    """
-    return [sys.executable, "-P", "-c", f"import gc; gc.disable(); import {module} as it; it.main()", *arguments]
-
-
-def fork(life: Callable[[], object]) -> int:
-    """Return the number of a copy of this process, which ends with `life`: with code 1 if that raises."""
-    number = os.fork()
-    if number:
-        return number
-    code = 1
-    try:
-        gc.enable()
-        life()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def die_with(pipe: int) -> None:
-    """End this process when a pipe ends, whose other end its parent holds."""
-
-    def wait() -> None:
-        os.read(pipe, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def send(process: int | None, what: signal.Signals) -> None:
     """Send a signal to a process, if there is one."""
     if process is not None:
@@ -102,12 +66,10 @@ class Program:
         log: Path | None = None,
         files: Sequence[int] = (),
         folders: Sequence[Path] = (),
-        mark: str = "",
     ) -> None:
         """`log` is what its output is appended to, `files` are open ones that it inherits.
 
-        With `folders` it has a reaper: it, all that it starts and they are gone with this process, however that ends;
-        and so is all that has `mark`, such as `FLWR_HOME=/tmp/quoron-7-a/home`, in its environment.
+        With `folders` it has a reaper: it, all that it starts and they are gone with this process, however that ends.
         """
         self.log = log
         if log is not None:
@@ -115,7 +77,7 @@ class Program:
         with open(os.devnull if log is None else log, "ab", opener=public) as out:
             self._begins = out.tell()  # what stands before is an earlier program's
             self._process = subprocess.Popen(
-                reaper.command(mark, [*folders], [*command]) if folders else [*command],
+                reaper.command([*folders], [*command]) if folders else [*command],
                 env=environment,
                 pass_fds=files,
                 stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
@@ -169,6 +131,8 @@ class Program:
 
     def kill(self) -> None:
         """End it at once, and whatever it has started."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
         self._process.wait()

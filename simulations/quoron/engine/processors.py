@@ -26,46 +26,38 @@ def free_ports(number: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-# Of a control group, by version: its limit, what it holds, and what of that is files that make way.
-_GROUPS = {
-    "v2": ("memory.max", "memory.current", "inactive_file"),
-    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
-
-
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def free_memory(*, swap: bool = False, root: Path = Path("/")) -> int:
+def free_memory(root: Path = Path("/")) -> int:
     """Bytes that the system, and every control group that this process is in, would still give, as far as they say so.
 
-    With what can be swapped out, if so asked. `root` is where the system tells of itself.
+    What can be swapped out counts. `root` is where the system tells of itself.
     """
     found = []
     with suppress(OSError, KeyError, ValueError):
         said = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-        names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-        found.append(1024 * sum(int(said[name].split()[0]) for name in names))
+        found.append(1024 * sum(int(said[name].split()[0]) for name in ("MemAvailable", "SwapFree")))
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, kinds, path = line.split(":", 2)
-            if kinds in ("", "memory"):
-                version, mounted = ("v1", "sys/fs/cgroup/memory") if kinds else ("v2", "sys/fs/cgroup")
-                found += _left(root / mounted, path.strip("/"), *_GROUPS[version])
+            if not kinds:  # of version 2, which has one hierarchy
+                found += _left(root / "sys/fs/cgroup", path.strip("/"))
     with suppress(AttributeError, ValueError, OSError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return max(0, min(found, default=1 << 62))
 
 
-def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int]:
+def _left(mounted: Path, path: str) -> list[int]:
     """What a control group and those above it would give, as far as they are seen: a container sees its own as root."""
     found, group = [], mounted / path
     while True:
         with suppress(OSError, KeyError, ValueError):  # "max" is no number: no limit
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            found.append(int((group / most).read_text()) - int((group / now).read_text()) + int(stat[files]))
+            held = int((group / "memory.current").read_text()) - int(stat["inactive_file"])  # files make way
+            found.append(int((group / "memory.max").read_text()) - held)
         if group == mounted:
             return found
         group = group.parent

@@ -1,12 +1,11 @@
 """A program, all that it starts and what they write, gone with the parent process, however that ends.
 
-    python -S reaper.py FLWR_HOME=/tmp/quoron-7-a/home /tmp/quoron-7-a -- flower-superlink --simulation ...
+    python -S reaper.py /tmp/quoron-7-a -- flower-superlink --simulation ...
 
 It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
-open; for the program's end; or for a signal to end. Then it ends, at once, all that the program has started, and all
-that has its first argument in its environment, and removes the folders. Children of children whose parent is gone
-become its own, so that none gets away (Linux; elsewhere it ends the program alone). Nothing of ours is imported: it
-has to be there before anything that it is for.
+open; for the program's end; or for a signal to end. Then it ends, at once, all that the program has started, and
+removes the folders. Children of children whose parent is gone become its own, so that none gets away (Linux; elsewhere
+it ends the program alone). Nothing of ours is imported: it has to be there before anything that it is for.
 """
 
 import ctypes
@@ -26,17 +25,15 @@ ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and not by programs
 
 
-def command(mark: str, folders: list[Path], program: list[str]) -> list[str]:
-    """Return what to start, with a pipe as its input: the reaper of a program; of none, it ends what has the mark."""
-    return [sys.executable, "-S", __file__, mark, *map(str, folders), "--", *program]
+def command(folders: list[Path], program: list[str]) -> list[str]:
+    """Return what to start, with a pipe as its input: the reaper of a program."""
+    return [sys.executable, "-S", __file__, *map(str, folders), "--", *program]
 
 
 def main() -> int:
     """Keep to the arguments; the program's own exit code, 0 if it was ended."""
     at = sys.argv.index("--")
-    mark, folders, program = sys.argv[1], sys.argv[2:at], sys.argv[at + 1 :]
-    if not all(mark.partition("=")):
-        sys.exit(f"Expected NAME=VALUE, which nothing else has in its environment, got {mark!r}.")
+    folders, program = sys.argv[1:at], sys.argv[at + 1 :]
     woken, wakes = os.pipe()
     for end in (woken, wakes):
         os.set_blocking(end, False)
@@ -46,10 +43,10 @@ def main() -> int:
     if PROC.exists():
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-    child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED) if program else 0
+    child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED)
     code = _until(child, woken)
     gives_up = time.monotonic() + PATIENCE
-    while (left := _left(mark, child)) and time.monotonic() < gives_up:
+    while (left := _left(child)) and time.monotonic() < gives_up:
         for number in left:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
@@ -86,27 +83,24 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _left(mark: str, child: int) -> list[int]:
-    """Return numbers of our descendants, and of whatever else has the mark."""
+def _left(child: int) -> list[int]:
+    """Return numbers of our descendants."""
     if not PROC.exists():
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
         return []
-    parents, found = dict[int, int](), set[int]()
+    parents = dict[int, int]()
     for each in PROC.iterdir():
         if not each.name.isdigit():
             continue
         with suppress(OSError):
             state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state in (b"Z", b"X"):
-                continue
-            parents[int(each.name)] = int(parent)
-            if mark.encode() in (each / "environ").read_bytes().split(b"\0"):
-                found.add(int(each.name))
+            if state not in (b"Z", b"X"):
+                parents[int(each.name)] = int(parent)
     below = {os.getpid()}
     while more := {number for number, parent in parents.items() if parent in below} - below:
         below |= more
-    return sorted((found | below) - {os.getpid()})
+    return sorted(below - {os.getpid()})
 
 
 if __name__ == "__main__":

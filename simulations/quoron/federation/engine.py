@@ -19,7 +19,7 @@ from quoron.engine.processors import free_ports
 from quoron.federation import programs
 from quoron.federation.client_items import require_one_file
 from quoron.federation.control import check_end, followed
-from quoron.federation.folder import PASSING, Folder, Order, processes_for
+from quoron.federation.folder import PASSING, Folder, Order
 from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
 from quoron.planning.plans import Prepared
@@ -41,9 +41,10 @@ LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and
 _EVENT = {each.name for each in fields(RoundEvent)}
 
 
-def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
-    """Return the order of a federation for the users of a run. ConfigError for more clients than a coordinator or,
-    unless the run is resumed, memory takes, and under trust model two-servers.
+def order_of(service: Service, prepared: Prepared[Setup]) -> Order:
+    """Return the order of a federation for the users of a run.
+
+    Raises ConfigError for more clients than a coordinator takes, and under trust model two-servers.
     """
     if prepared.planned.plan.guarantee.servers is not None:
         raise ConfigError(
@@ -54,7 +55,7 @@ def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = Fal
     listen, control = free_ports(2)
     return Order(
         clients=population.users,
-        processes=min(population.users, service.workers or processes_for(population.users, resumed=resumed)),
+        processes=service.workers or 0,
         listen=f"127.0.0.1:{listen}",
         control=f"127.0.0.1:{control}",
         simulation_seed=run.seed,
@@ -73,7 +74,7 @@ def simulate(
     Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
     """
     service = Service() if service is None else service
-    order = order_of(service, prepared, resumed=folder.ledger.is_file())
+    order = order_of(service, prepared)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     require_one_file(prepared.config, base)

@@ -15,7 +15,6 @@ What the operator decides stands in the environment of the ServerApp's process, 
 import logging
 import math
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron.federation.flower_commands import SAYS
-from quoron.flower.training import allows_simulation, require_users
+from quoron.flower.training import allows_simulation, require_users, speak
 from quoron.run_folder import RunFolder
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, QuoronError
@@ -39,7 +37,7 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Carry out the run of the run config's `specification`, and keep what it released."""
-    _speak()
+    speak()
     try:
         _keep(*_carried_out(grid, context.run_config, os.environ))
     except QuoronError as error:
@@ -67,14 +65,6 @@ def _whole(said: str) -> int:
     if not said.isdecimal() or int(said) < 1:
         raise ConfigError(f"Expected QUORON_MAX_USERS_PER_CLIENT to be a whole number of persons >= 1, got {said!r}.")
     return int(said)
-
-
-def _speak() -> None:
-    """Our lines in the ServerApp's log, which Flower keeps; `follow` finds them by their beginning."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter(f"{SAYS}%(message)s"))
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
 
 
 def _keep(ended: Ended, folder: Path) -> None:

@@ -9,8 +9,8 @@ engine, and either may continue what the other began. What happens comes back ov
 """
 
 import os
+import re
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,6 @@ from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Program, reply, told
-from quoron.federation.flower_commands import environment, last_error
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -37,7 +36,6 @@ from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import Values, answered
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
-from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
 
 NODES, FLOWER = 50, Flower()
@@ -46,7 +44,14 @@ RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
 COMMAND = "from quoron.federation.flower_simulation import main; main()"  # importable, for Ray's actors
-_TOLD = 5.0  # seconds between two words of how many nodes have answered
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
+_LONGEST = 500  # characters of a line that is passed on
+_SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
 
 
 def simulate(
@@ -66,6 +71,9 @@ def simulate(
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     nodes, log = min(engine.nodes or NODES, prepared.scene.problem.users), folder.path / LOG
     ours, theirs = Pipe(duplex=False)
+    for observer in observers:
+        observer.started(prepared.planned.plan)
+    runs.tell(observers, f"starting {nodes} nodes")
     with on_ray.private_folder() as (scratch, cluster), ours:  # Flower starts Ray in the program, with its environment
         home = scratch / "home"
         sizes = nodes, engine.cpus or os.cpu_count() or 1
@@ -76,10 +84,9 @@ def simulate(
                 log=log,
                 files=[theirs.fileno()],
                 folders=[scratch],
-                mark=f"FLWR_HOME={home.resolve()}",
             )
         with program:
-            _follow(ours, prepared.planned.plan, observers, program, folder)
+            _follow(ours, observers, program, folder)
     log.unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)
     for observer in observers:
@@ -87,9 +94,7 @@ def simulate(
     return result
 
 
-def _follow(
-    ours: Connection, plan: RunPlan, observers: Sequence[Observer], program: Program, folder: RunFolder
-) -> None:
+def _follow(ours: Connection, observers: Sequence[Observer], program: Program, folder: RunFolder) -> None:
     """Tell observers what happens until the run is complete; its own error if it failed."""
     while True:
         try:
@@ -99,16 +104,27 @@ def _follow(
                 f"Flower ended the run. Its log is {program.log}. Nothing is lost: continue with `quoron resume "
                 f"{folder.path}`, with --engine flower or without.{last_error(program.written)}"
             ) from None
-        if kind == "said":
-            runs.tell(observers, what)
-        elif kind == "started":
-            for observer in observers:
-                observer.started(plan)
-        elif kind == "round":
-            for observer in observers:
-                observer.round_finished(what)
-        else:
+        if kind != "round":
             return told((kind, what))  # type: ignore[no-any-return]
+        for observer in observers:
+            observer.round_finished(what)
+
+
+def last_error(log: str) -> str:
+    """Return the last error of a log, as words to follow others: what was raised, else what was logged, else nothing.
+
+    >>> last_error("Traceback (most recent call last):\\nOSError: no room\\nERROR :  Exit Code: 200")
+    ' Its last error: OSError: no room'
+    """
+    lines = [_COLOURS.sub("", line).strip() for line in log.splitlines()]
+    found = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {found[-1][:_LONGEST]}" if found else ""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of a program of Flower's: its own home, no telemetry, nothing installed unasked."""
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": beside}
 
 
 # The program.
@@ -121,7 +137,6 @@ def main() -> None:
     folder, (nodes, cpus, pipe) = RunFolder(Path(sys.argv[1])), map(int, sys.argv[2:])
     parent, server = Connection(pipe, readable=False), ServerApp()
     server.main()(lambda grid, context: parent.send(carried_out(grid, nodes, folder, Telling(parent))))
-    parent.send(("said", f"starting {nodes} nodes"))
     # What goes wrong in a client is not the server's to know.
     config: Any = {"init_args": {"num_cpus": cpus, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
     try:
@@ -136,17 +151,7 @@ class Telling(Observer):
     """Sends what happens to the process that follows the run."""
 
     def __init__(self, parent: Connection) -> None:
-        self._parent, self._due = parent, time.monotonic() + _TOLD
-
-    def count(self, answered: int, asked: int) -> None:
-        """Tell how many nodes have answered, now and then: the data are made up."""
-        if (now := time.monotonic()) >= self._due:
-            self._due = now + _TOLD
-            self._parent.send(("said", f"{answered:,} of {asked:,} nodes have answered"))
-
-    def started(self, plan: RunPlan) -> None:
-        """Before the first round, or the first resumed one."""
-        self._parent.send(("started", None))
+        self._parent = parent
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the round's commit."""
@@ -167,7 +172,6 @@ def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: Telling) ->
             SECONDS,
             early_ends=True,
             demanding=True,
-            progress=observer.count,
         )
         try:
             runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])

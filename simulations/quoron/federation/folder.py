@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quoron.engine.processors import free_memory
+from quoron.engine.processors import processors
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_client.protocol import identity, is_loopback
 from quoron_privacy.errors import ConfigError
@@ -34,8 +34,6 @@ from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
 from quoron_server.storage.registry import Registry
 
-EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
-BASE = 600 << 20  # bytes of the process that starts it, of the coordinator, and of what clients share
 MOST = 2000  # clients, as many as a coordinator takes by default
 
 
@@ -44,7 +42,7 @@ class Order:
     """The settings that the processes get."""
 
     clients: int
-    processes: int  # that the clients are in
+    processes: int = 0  # that the clients are in; 0: as many as there are processors
     listen: str  # host:port of the coordinator, for clients
     control: str  # for operators
     simulation_seed: int | None = None  # of a simulation; None: for real
@@ -52,6 +50,7 @@ class Order:
     people: tuple[int, ...] = ()  # of silos: persons of each client; none: every client is one user
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "processes", min(self.clients, self.processes or processors()))
         if not 1 <= self.clients <= MOST:
             raise ConfigError(
                 f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many, as clients=."
@@ -61,8 +60,6 @@ class Order:
                 f"Expected the persons of each of {self.clients:,} silos and the column that names them, got "
                 f"{len(self.people):,} numbers and column {self.user!r}."
             )
-        if not 1 <= self.processes <= self.clients:
-            raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
         for address in (self.listen, self.control):
             if not is_loopback(address) or not address.rpartition(":")[2].isdecimal():
                 raise ConfigError(
@@ -86,25 +83,6 @@ class Order:
         most = -(-self.clients // self.processes)
         each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
         return f"{self.clients:,} clients, {each}"
-
-
-def processes_for(clients: int, *, resumed: bool = False) -> int:
-    """As many as clients, or as fit into three quarters of the memory that is free.
-
-    ConfigError where the clients do not fit even if all are in one process, unless their run is `resumed`: that was
-    let in when it began.
-    """
-    free = free_memory()
-    left = 3 * free // 4 - BASE - MORE * clients
-    if left < EACH - MORE and not resumed:
-        fewer = max(0, (3 * free // 4 - BASE - EACH + MORE) // MORE)
-        raise ConfigError(
-            f"Expected {-(-4 * (BASE + EACH + MORE * (clients - 1)) // 3 >> 20):,} MiB of free memory for {clients:,} "
-            f"clients, all in one process, of which three quarters are taken, got {free >> 20:,} MiB. "
-            + (f"Say clients={fewer}, or free some; " if fewer else "Free some; ")
-            + "workers=1 tries it all the same."
-        )
-    return max(1, min(clients, left // (EACH - MORE)))
 
 
 HOSTS = ("localhost", "127.0.0.1", "::1")  # by which a coordinator is reached

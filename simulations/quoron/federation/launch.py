@@ -14,6 +14,7 @@ stop(Path("federation"))
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,14 +25,16 @@ from types import TracebackType
 from typing import Any
 
 from quoron.config import Config
-from quoron.engine.processes import ALONE, Program, forking, send
+from quoron.engine.processes import ALONE, Program, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Control
-from quoron.federation.folder import ORDER, RUNNING, Folder, Order, processes_for
+from quoron.federation.folder import ORDER, RUNNING, Folder, Order
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
 LOG = "supervisor.log"
+# Looking for garbage among what is imported would take a tenth of the time.
+COMMAND = "import gc; gc.disable(); from quoron.federation.programs import main; main()"
 LOGS = "coordinator.log", LOG
 TIMEOUT = 300.0  # seconds between two signs of life while a federation starts
 # Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
@@ -69,7 +72,7 @@ class Local:
         try:
             with theirs:
                 self._program = Program(
-                    forking("quoron.federation.programs", str(self.folder.path.resolve()), str(theirs.fileno())),
+                    [sys.executable, "-P", "-c", COMMAND, str(self.folder.path.resolve()), str(theirs.fileno())],
                     environment=POLLING | os.environ | ALONE,
                     log=self.folder.path / LOG,
                     files=[theirs.fileno(), lock],
@@ -189,7 +192,6 @@ def start(
     clients: int | None = None,
     listen: str,
     control: str,
-    processes: int | None = None,
     shown: Shown = lambda _: None,
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
@@ -207,7 +209,6 @@ def start(
         raise ConfigError(f"Expected a client for each of {count:,} silos, got --clients {clients}. Leave it out.")
     order = Order(
         clients=count,
-        processes=min(count, processes or processes_for(count)),
         listen=listen,
         control=control,
         user=user,

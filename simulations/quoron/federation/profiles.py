@@ -117,8 +117,8 @@ def named(name: str) -> Profile:
     return known[name]
 
 
-def keep(name: str, profile: Profile | None) -> None:
-    """Write a profile, or with None remove it. Raises ConfigError for no name, RunError if the file is not written."""
+def keep(name: str, profile: Profile) -> None:
+    """Write a profile. Raises ConfigError for no name, RunError if the file is not written."""
     from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 
     if re.fullmatch(r"[\w.-]{1,64}", name) is None:
@@ -127,8 +127,7 @@ def keep(name: str, profile: Profile | None) -> None:
     try:
         make_folder(path.parent, mode=OWN)
         with locked(path.parent):
-            held = {other: each for other, each in read().items() if other != name}
-            held |= {} if profile is None else {name: profile}
+            held = {**read(), name: profile}
             tree = {other: {key: getattr(each, key) or None for key in _STORED} for other, each in held.items()}
             replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
     except OSError as error:

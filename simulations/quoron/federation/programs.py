@@ -7,7 +7,7 @@ The program that they come from, and that ends them, is `programs FOLDER SOCKET`
 then forks each of them: that costs milliseconds and a few megabytes, where a program of its own costs a
 processor seconds and a hundred megabytes. It has one thread, so nothing is copied half done. A process that dies is
 started again. When its socket ends, as it does when its parent is gone, it ends all of them at once and removes a
-temporary folder. When it is gone itself, they see the end of a pipe.
+temporary folder. When it is gone itself, they end with it.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ import logging
 import os
 import pickle
 import random
-import selectors
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
-from multiprocessing.connection import Connection
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,20 @@ import numpy as np
 
 from quoron.data.users import Corruption
 from quoron.engine.inline import SENT, InlineEngine
-from quoron.engine.processes import die_with, fork, send
 from quoron.federation import log_limit
 from quoron.federation.folder import ITEMS, ORDER, RUNNING, Folder, Order
 from quoron.planning.plans import Prepared
 from quoron.results import restored
 from quoron.simulation.problem import Setup
-from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
-from quoron_client.compute.work import answer, local_report
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.session import run_client
 from quoron_client.federation.work import Worker
-from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
-from quoron_client.protocol.wire import answer_to_wire, question_from_wire, task_name
-from quoron_client.randomisers import SeededRandomness
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import answer_to_wire, question_from_wire
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.coordinator import Coordinator, ServeConfig
 from quoron_server.service.program import LEAVING, allow_many_files, serve
@@ -78,7 +73,6 @@ class Simulation:
 
     scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
     slow: float  # seconds that every answer takes more
-    tasks: list[Task]  # one of each kind that the run asks, for one user
 
 
 def coordinator(folder: Folder, order: Order, simulation: Simulation | None, status: int) -> None:
@@ -211,50 +205,18 @@ def _say(status: int, line: str) -> None:
     os.write(status, f"{line}\n".encode())
 
 
-ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
-
-
 def write(folder: Folder, prepared: Prepared[Setup], slow: float = 0.0) -> None:
     """What a simulation hands to the processes of its federation."""
-    simulation = Simulation(prepared.scene, slow, _tasks(prepared))
-    (folder.path / SIMULATION).write_bytes(pickle.dumps(simulation, pickle.HIGHEST_PROTOCOL))
-
-
-def _tasks(prepared: Prepared[Setup]) -> list[Task]:
-    """One of each kind, for one user, of rounds in which everybody answers zero."""
-    plan, found = prepared.planned.plan, dict[str, Task]()
-    algorithm, noise = ALGORITHMS[plan.algorithm].make(plan), StartedNoise.simulated(SeededNoise(0))
-    state = algorithm.init()
-    for _ in range(ROUNDS):
-        question = algorithm.request(state, noise)
-        if question is None:
-            break
-        if len(question.cohort):  # what decides which loops answer it
-            kind = f"{task_name(question.task)} of {len(getattr(question.task, 'weights', ()))}"
-            found.setdefault(kind, question.task.part(np.zeros(1, np.int64)).directed(0))
-        shape = (len(question.cohort), *question.task.answer_shape(plan.problem.dimension))
-        if prod(shape) > MOST:
-            break
-        answers = Answers(np.zeros(shape), np.zeros(shape[0], np.uint8))
-        told = answers if question.reduction is None else summed(answers, question.reduction)
-        state = algorithm.update(state, told, noise).state
-    return list(found.values())
+    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.scene, slow), pickle.HIGHEST_PROTOCOL))
 
 
 def read(folder: Folder) -> Simulation | None:
-    """Return the simulation, after its tasks are answered once; None where there is none."""
+    """Return the simulation; None where there is none."""
     path = folder.path / SIMULATION
     if not path.exists():
         return None
     simulation = pickle.loads(path.read_bytes())  # of the process that started us, in a private folder
     assert isinstance(simulation, Simulation)
-    people, nobody = simulation.scene.population, np.zeros(1, np.int64)
-    loss, batch = people.loss, bounded(people.items(nobody), people.loss)
-    for task in simulation.tasks:
-        if isinstance(task, LocalReport):
-            local_report(loss, batch, task, SeededRandomness(0), round=0, users=nobody)
-        else:
-            answer(loss, batch, task, keys=user_keys(0, nobody))
     return simulation
 
 
@@ -267,11 +229,10 @@ class Child:
     """A process, or one that is to be."""
 
     numbers: tuple[int, ...] = ()  # of the clients in it; none: the coordinator
-    process: int | None = None
+    process: ForkProcess | None = None
     began: float = 0.0
     due: float = 0.0  # when it is to begin
     short: int = 0  # lives that were none, in a row
-    exited: bool = False  # whether the last process exited, rather than being killed by a signal
 
     @property
     def kind(self) -> str:
@@ -292,34 +253,26 @@ class Supervisor:
     here: int = 0  # clients in conversation
     leaving: bool = False
     failed: bool = False  # somebody without whom a simulation cannot go on
-    # What keeps children alive, and where they see its end; what they say on, and where it is heard.
-    pipes: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    saying: int = -1  # the pipe that children write to
+    hearing: int = -1  # and its other end
 
     def keep(self) -> None:
         """Until the socket ends, or SIGTERM."""
-        watched, alive = os.pipe()
-        hearing, saying = os.pipe()
-        awake, wake = os.pipe()
-        for number in (hearing, awake, wake):
-            os.set_blocking(number, False)
-        self.pipes = alive, watched, saying, hearing
-        signal.set_wakeup_fd(wake)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.hearing, self.saying = os.pipe()
+        os.set_blocking(self.hearing, False)
         signal.signal(signal.SIGTERM, self._leave)
         self._note()  # whom to stop, before anybody is there
-        with selectors.DefaultSelector() as selector:
-            selector.register(hearing, selectors.EVENT_READ, self._hear)
-            selector.register(awake, selectors.EVENT_READ, lambda: os.read(awake, 1 << 12))
-            if self.ear is not None:
-                selector.register(self.ear, selectors.EVENT_READ, lambda: self._obey(selector))
-            while not self.leaving:
-                self._begin_due()
-                for key, _ in selector.select(self._until_due()):
-                    key.data()
-                self._reap()
-                if self.failed:
-                    self._end()
-                    self.failed = False
+        while not self.leaving:
+            self._begin_due()
+            ends = [child.process.sentinel for child in self.children if child.process is not None]
+            ready = wait([self.hearing, *ends, *([] if self.ear is None else [self.ear])], AGAIN)
+            self._hear()
+            if self.ear in ready:
+                self._obey()
+            self._reap()
+            if self.failed:
+                self._end()
+                self.failed = False
         self._end()
         if self.ear is not None:
             self.ear.close()
@@ -331,22 +284,16 @@ class Supervisor:
         for child in self.children:
             if child.process is None and child.due <= time.monotonic():
                 child.began = time.monotonic()
-                child.process = fork(partial(self._live, child))
+                child.process = ForkProcess(target=self._live, args=(child,), daemon=True)
+                child.process.start()
                 self._note()
-
-    def _until_due(self) -> float | None:
-        due = [child.due for child in self.children if child.process is None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _live(self, child: Child) -> None:
         """The life of a copy of this process."""
-        alive, watched, saying, _ = self.pipes
-        os.close(alive)
         if self.ear is not None:
             self.ear.close()
-        signal.set_wakeup_fd(-1)
-        for each in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        gc.enable()
         place = self.folder.client(child.numbers[0]) if child.numbers else self.folder.path
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         log = os.open(place / ("client.log" if child.numbers else "coordinator.log"), flags, 0o600)
@@ -354,41 +301,34 @@ class Supervisor:
         os.dup2(log, 2)
         random.seed()  # or all would wait for the same times
         log_limit.begin()
-        die_with(watched)
+        threading.Thread(target=_die_with_parent, daemon=True).start()
         if child.numbers:
-            clients(self.folder, self.order, self.simulation, child.numbers, saying)
+            clients(self.folder, self.order, self.simulation, child.numbers, self.saying)
         else:
-            coordinator(self.folder, self.order, self.simulation, saying)
+            coordinator(self.folder, self.order, self.simulation, self.saying)
 
     def _reap(self) -> None:
         """Start dead processes again, except those that die at once each time."""
         for child in self.children:
-            if child.process is not None and self._has_ended(child):
+            if child.process is not None and not child.process.is_alive():
                 self._hear()
-                if not child.exited:
+                exited = (child.process.exitcode or 0) >= 0  # rather than being killed by a signal
+                child.process = None
+                if not exited:
                     self.killed += child.numbers or ("coordinator",)
                 if not child.numbers:
                     self.here = 0
-                child.short = child.short + 1 if child.exited and time.monotonic() - child.began < QUICK else 0
+                child.short = child.short + 1 if exited and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
                 if child.short == TRIES:
                     own = f"clients/client-{child.numbers[0]}/client.log" if child.numbers else "coordinator.log"
                     self._fail(f"One of the {child.kind} does not live: {self.folder.last_words(own)}")
 
-    def _has_ended(self, child: Child, how: int = os.WNOHANG) -> bool:
-        """Return whether a process is over; then it is none."""
-        assert child.process is not None
-        number, status = os.waitpid(child.process, how)
-        if not number:
-            return False
-        child.process, child.exited = None, os.WIFEXITED(status)
-        return True
-
     def _hear(self) -> None:
         """What children say, a line each, which comes as a whole."""
         data = b""
         with suppress(BlockingIOError):
-            while more := os.read(self.pipes[3], 1 << 16):
+            while more := os.read(self.hearing, 1 << 16):
                 data += more
         for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in data.splitlines()):
             if kind == "listening":
@@ -407,13 +347,14 @@ class Supervisor:
             self.children += [Child(tuple(numbers)) for numbers in self.order.split]
         self._tell(listening=[listen, control])
 
-    def _obey(self, selector: selectors.BaseSelector) -> None:
+    def _obey(self) -> None:
         assert self.ear is not None
         try:
             word = self.ear.recv()
         except (EOFError, OSError):
             for child in self.children:
-                send(child.process, signal.SIGKILL)
+                if child.process is not None:
+                    child.process.kill()
             self.leaving = True
             return
         if word == "begin":
@@ -424,7 +365,6 @@ class Supervisor:
             self._end()
             self._tell(stopped={"killed": self.killed})
         elif word == "keep":
-            selector.unregister(self.ear)
             self.ear.close()
             self.ear = None
 
@@ -442,28 +382,34 @@ class Supervisor:
         """For `quoron local status`, and for callers that end processes."""
         running = {"supervisor": os.getpid(), "listen": self.order.listen, "control": self.order.control}
         running |= {"here": self.here, "clients": self.order.clients}
-        running |= {"coordinator": next((each.process for each in self.children if not each.numbers), None)}
-        running |= {"processes": [[list(each.numbers), each.process] for each in self.children if each.numbers]}
+        found = [(each.numbers, None if each.process is None else each.process.pid) for each in self.children]
+        running |= {"coordinator": next((process for numbers, process in found if not numbers), None)}
+        running |= {"processes": [[list(numbers), process] for numbers, process in found if numbers]}
         with suppress(OSError):
             self.folder.write(RUNNING, running)
 
     def _end(self) -> None:
         """Clients first, then the coordinator; who takes too long is killed."""
         for kind in ("clients", "coordinator"):
-            some = [child for child in self.children if child.kind == kind and child.process is not None]
+            some = [child.process for child in self.children if child.kind == kind and child.process is not None]
             ends = time.monotonic() + TIMEOUT
-            for child in some:
-                send(child.process, signal.SIGTERM)
-            for child in some:
-                while not self._has_ended(child):
-                    if time.monotonic() > ends:
-                        send(child.process, signal.SIGKILL)
-                        self._has_ended(child, 0)
-                        break
-                    time.sleep(0.01)
+            for process in some:
+                process.terminate()
+            for process in some:
+                process.join(max(0.0, ends - time.monotonic()))
+                process.kill()
+                process.join()
         self.children = []
         with suppress(OSError):
             (self.folder.path / RUNNING).unlink(missing_ok=True)
+
+
+def _die_with_parent() -> None:
+    """End this process when its parent has ended, however that was."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def main() -> None:

@@ -4,14 +4,17 @@ The table is never read: what a run needs to know of it is public and stands in 
 declared by patterns its header says which they are, and the coordinator and its clients get these names.
 """
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from quoron import toml_text
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.data.users import Declared
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
 from quoron.planning.plans import FEW, FIX, Plan, choose, privacy_of, silos_of, with_sections
+from quoron.run_folder import RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem, with_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
@@ -164,6 +167,28 @@ def promised(plan: RunPlan) -> str:
     text += f": {read.words()}" if read is not None and read.words() else ""
     text += f"\n{sentence(plan.guarantee)}"
     return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
+
+
+COMPONENTS = {"serverapp": "quoron.federation.flower_app:server_app", "clientapp": "quoron_client.flower.app:app"}
+
+
+def write_app(folder: Path, specification: RunSpecification, *, waiting: float) -> None:
+    """Write a run as an app of Flower, which `flwr run FOLDER` starts; the same app again goes on from its ledger.
+
+    The components are those of the installed package; the folder carries the run config only. Users have `waiting`
+    seconds to come. Raises RunError if it cannot be written.
+    """
+    project = {
+        "name": "quoron",
+        "version": version("quoron"),
+        "description": "User-level private federated optimisation",
+        "license": "Apache-2.0",
+        "dependencies": [f"quoron=={version('quoron')}"],
+    }
+    config = {"specification": specification.as_text(), "waiting": float(waiting)}
+    app = {"publisher": "quoron", "components": COMPONENTS, "config": config}
+    text = toml_text.dumps({"project": project, "tool": {"flwr": {"app": app}}})
+    RunFolder.made(folder).write_text("pyproject.toml", text)
 
 
 def _encoding(config: Config, loss: Loss, users: int) -> Encoding:

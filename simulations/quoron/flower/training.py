@@ -171,7 +171,7 @@ def train_privately(
     algorithms that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion,
     BelowMinCohort, RunError.
     """
-    _speak()
+    speak()
     origin, folder = origin_of(start, dimension), Path(out)
     epsilon, delta, seed = training["epsilon"], training["delta"], training.get("seed")
     positive(seconds=seconds, waiting=waiting)
@@ -253,7 +253,7 @@ def _make_ours(folder: Path) -> None:
         )
 
 
-def _speak() -> None:
+def speak() -> None:
     """Let public events into the ServerApp's output, which Flower streams; an app's own logging stays as it is."""
     log = logging.getLogger("quoron")
     log.setLevel(logging.INFO)

@@ -49,7 +49,7 @@ def make_sure_of_items(then: str, needed: int, more: int, *, begun: bool) -> Non
     if begun or more < FEW:
         return
     with memory_for(f"the items of this table ({needed:,} bytes)", then):
-        if more > (left := free_memory(swap=True)):
+        if more > (left := free_memory()):
             raise MemoryError(f"{left:,} are left")
         np.empty(more, np.uint8)  # which the system may refuse, too
 
@@ -73,5 +73,5 @@ def make_sure_of_answers(plan: RunPlan) -> None:
             answers = 4 * (inline.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
     what = f"the answers of a round ({answers:,} bytes) and what is kept between two ({kept:,} bytes)"
     with memory_for(what, f"{UNCHARGED} {FEWER if answers >= kept else LESS}"):
-        if answers + kept > (left := free_memory(swap=True)):
+        if answers + kept > (left := free_memory()):
             raise MemoryError(f"{left:,} are left")
