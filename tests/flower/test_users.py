@@ -620,7 +620,7 @@ def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytes
 
 def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
     """Its number is another one afterwards."""
-    wanted = small("recentred-sgd", "trial", USERS)
+    wanted = small("recentred-sgd", "trial", USERS, options={"rounds": 2, "rate": 1.0})
     grid = people(tmp_path)
     gone = next(node for node in grid.configs if grid._user(node) == 0)
 
