@@ -414,7 +414,7 @@ def test_the_check_of_the_command_line_ends_with_a_status(tmp_path):
     diary().to_csv(tmp_path / "one.csv", index=False)
     run = CliRunner().invoke
     for arguments, status in ((["all.csv"], 2), (["all.csv", "--one-user"], 0), (["one.csv"], 0),
-                              (["one.csv", "--set", "items_per_user=2"], 2), (["none.csv"], 2)):  # fmt: skip
+                              (["none.csv"], 2)):  # fmt: skip
         result = run(app, ["client", "--check", "--data", str(tmp_path / arguments[0]), *arguments[1:]])
         found = result.exception.exit_code if isinstance(result.exception, DataError) else result.exit_code
         assert found == status, result.output

@@ -52,7 +52,7 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     ),
     "min_cohort": _min_cohort,
     "held out": lambda: (
-        held_out.HeldOut.calibrate(users=400, classes=2, epsilon=1.0, delta=1e-6, cap=9),
+        held_out.HeldOut.calibrate(users=400, classes=2, epsilon=1.0, delta=1e-6),
         lambda held: held.verify(1.0, 1e-6, adjacency="replace-one"),
     ),
     "table health": lambda: (
