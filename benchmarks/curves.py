@@ -5,6 +5,7 @@
     python benchmarks/curves.py --table colleges --epsilon 4 --splits 5
     python benchmarks/curves.py --table line-2000 --table bend-2000 --rate 0.01        # 1 % of labels, declared
     python benchmarks/curves.py --table line-2000 --rate 0.01 --undeclared             # the same, estimated by `auto`
+    python benchmarks/curves.py --table psid --splits 8 --without-privacy       # what curves gain there
     python benchmarks/curves.py --summary lines.jsonl
 
 A line has AUC, or the root mean square, on a fifth of the users: `gain` is what a model has over the linear one, of
@@ -26,12 +27,13 @@ import pandas as pd
 from cells import model, plan_of, score
 from few_users_tasks import FAR, FIXED, OTHERS, Task
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from quoron.config import from_tree
 from quoron.data import TablePopulation
 from quoron.data.table import from_table
-from quoron.simulation.problem import bent
+from quoron.simulation.problem import BENT, bent
 from quoron.training.estimated import DEAREST_RATE
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
@@ -157,6 +159,25 @@ def boosted(people: TablePopulation) -> float:
     return max(figures)
 
 
+def without_privacy(name: str, splits: int) -> dict[str, float]:
+    """Mean AUC of ridge regression by curves, pairs and the ridge's inverse."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for split in range(splits):
+        task, frame = read(name, split, 0.5)
+        for curves, pairs in BENT:
+            people = people_of(task, frame, split, curves, pairs)
+            whole, held = people.training, people.held_out
+            spread = whole.features.astype(np.float64).std(axis=0)
+            spread = np.where(spread < 1e-4 * spread.max(), 1.0, spread)  # the constant column
+            rows, labels = held.features[people.tested] / spread, held.labels[people.tested] > 0
+            for inverse in (1.0, 0.03):
+                ridge = LogisticRegression(C=inverse, max_iter=2_000, fit_intercept=False)
+                ridge.fit(whole.features / spread, whole.labels > 0)
+                scores = ridge.decision_function(rows)
+                found[f"{curves} {pairs} {inverse}"].append(float(roc_auc_score(labels, scores)))
+    return {kind: round(fmean(figures), 4) for kind, figures in found.items()}
+
+
 def lines(
     name: str, epsilons: list[float], splits: int, had: float | None, rate: float | None
 ) -> Iterator[dict[str, Any]]:
@@ -214,11 +235,15 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--rate", type=float, help="of positive labels, declared; of a made table that it has as well")
     parser.add_argument("--undeclared", action="store_true", help="made tables have the rate, undeclared")
+    parser.add_argument("--without-privacy", action="store_true", help="AUC of ridge regression, by curves and pairs")
     parser.add_argument("--summary", type=Path, help="lines of earlier runs")
     chosen = parser.parse_args()
     if chosen.summary:
         return summary([json.loads(line) for line in chosen.summary.read_text(encoding="utf-8").splitlines()])
     for name in chosen.table or TASKS:
+        if chosen.without_privacy:
+            print(json.dumps({"table": name} | without_privacy(name, chosen.splits)), flush=True)
+            continue
         declared = None if chosen.undeclared else chosen.rate
         for line in lines(name, chosen.epsilon or [1.0, 4.0, 8.0], chosen.splits, chosen.rate, declared):
             print(json.dumps(line), flush=True)

@@ -6,6 +6,7 @@
     python benchmarks/few_users.py --task chem97 --epsilon 1 --algorithm auto
     python benchmarks/few_users.py --against-all --group fixed --group shipped --group others > cells.jsonl
     python benchmarks/few_users.py --summary cells.jsonl
+    python benchmarks/few_users.py --group tails --algorithm whitened-tracking --epsilon 8 --oracle
 
     python benchmarks/few_users.py --algorithm whitened-tracking --hostile 0.05     # or --absent 0.3, --huber 0.2
 
@@ -20,7 +21,8 @@ reads such lines: auto over the best of each cell, and how often each algorithm'
 One JSON object a cell: per cent of F(0) - F* that the mean over the seeds leaves, F the user-averaged training risk and
 F* its minimum without bounds, each seed's figure, and what the plan's forecast allowed. At the end geometric means.
 `fixed` are the tasks on which the constants of `whitened-tracking` were chosen, `shipped` the three tables that come
-with quoron, `others` are tables that no constant was chosen on.
+with quoron, `others` are tables that no constant was chosen on, `tails` prices and expenditures of one row a user, with
+ranges of all values and of nearly all. `--oracle` adds what the release of `cells.py` that nobody can make would leave.
 """
 
 import argparse
@@ -35,8 +37,8 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from cells import NARROW, plan_of
-from few_users_tasks import FAR, FIXED, OTHERS
+from cells import NARROW, oracle, plan_of, score
+from few_users_tasks import FAR, FIXED, OTHERS, TAILS
 
 from quoron.config import from_tree
 from quoron.data import TablePopulation
@@ -54,7 +56,12 @@ GOOD = 1.5  # times the best
 
 WORLD = {"absent": 0.0, "hostile": 0.0, "huber": 0.0}  # of this run
 SHIPPED = ("flights", "storms", "scorecard")
-GROUPS: Mapping[str, tuple[str, ...]] = {"fixed": tuple(FIXED), "shipped": SHIPPED, "others": tuple(OTHERS)}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "fixed": tuple(FIXED),
+    "shipped": SHIPPED,
+    "others": tuple(OTHERS),
+    "tails": tuple(TAILS),
+}
 
 
 @cache
@@ -66,7 +73,8 @@ def population_of(name: str) -> TablePopulation:
         found = setup(from_tree({**_preset(name), "domain": {"radius": FAR.radius}}), Path())
         assert isinstance(found.population, TablePopulation)
         return found.population
-    return (FIXED.get(name) or OTHERS[name]).population(Huber(threshold=WORLD["huber"]) if WORLD["huber"] else None)
+    task = (FIXED | OTHERS | TAILS)[name]
+    return task.population(Huber(threshold=WORLD["huber"]) if WORLD["huber"] else None)
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -120,18 +128,21 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
         plan = plan_for(name, algorithm, epsilon, settings)
     except QuoronError as error:
         return about | {"algorithm": algorithm, "left": 100.0, "refused": str(error)[:160]}
-    info, left = ALGORITHMS[plan.algorithm], []
+    info, left, scores = ALGORITHMS[plan.algorithm], [], []
     for seed in range(seeds):
         made, noise = info.make(plan), SeededNoise(1000 + seed)
         engine, state = Worlds(population, WORLD["absent"], WORLD["hostile"], seed), made.init()
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
+        scores.append(score(population.test_metrics(made.model(state))))
     forecast, guess = plan.predicted_excess_risk, plan.guessed_excess_risk
     return about | {
         "algorithm": plan.algorithm if algorithm != "auto" else f"auto: {plan.algorithm}",
         "left": float(f"{fmean(left):.4g}"),
         "each": [float(f"{one:.3g}") for one in left],
+        "score": float(f"{fmean(scores):.4g}"),  # of held-out users, as in cells.py; then the minimum's
+        "best score": float(f"{score(population.test_metrics(population.optimum)):.4g}"),
         "forecast": None if forecast is None else float(f"{100 * forecast / gap(name):.3g}"),
         "guess": None if guess is None else float(f"{100 * guess / gap(name):.3g}"),
     }
@@ -195,6 +206,7 @@ def main() -> None:
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--against-all", action="store_true", help="every algorithm, and what auto takes")
+    parser.add_argument("--oracle", action="store_true", help="beside a release that nobody can make")
     parser.add_argument("--summary", type=Path, help="lines of --against-all")
     for world, default in WORLD.items():
         parser.add_argument(f"--{world}", type=float, default=default)
@@ -217,6 +229,8 @@ def main() -> None:
         for algorithm in chosen.algorithm or ("whitened-tracking", "recentred-sgd"):
             for name in names:
                 cells.append((algorithm, measured(name, algorithm, epsilon, chosen.seeds, settings)))
+                if chosen.oracle:
+                    cells[-1][1]["oracle"] = float(f"{100 * oracle(population_of(name), epsilon) / gap(name):.3g}")
                 print(json.dumps(cells[-1][1]), flush=True)
             lefts = [cell["left"] for asked, cell in cells if asked == algorithm and cell["epsilon"] == epsilon]
             middle = math.exp(fmean(math.log(max(left, 1e-3)) for left in lefts))

@@ -334,3 +334,37 @@ OTHERS: Mapping[str, Task] = {
         items=15,
     ),
 }
+
+
+def _rows_as_users(frame: Any) -> Any:
+    return frame.dropna().assign(who=range(len(frame.dropna())))
+
+
+def _tails(diamonds: tuple[tuple[float, float], ...], most: float) -> dict[str, Task]:
+    """Prices and expenditures, by the ranges of the diamonds' numbers and the largest expenditure."""
+    cut, color = ("Fair", "Good", "Ideal", "Premium", "Very Good"), tuple("DEFGHIJ")
+    clarity = ("I1", "IF", "SI1", "SI2", "VS1", "VS2", "VVS1", "VVS2")
+    stones = tuple(
+        Numeric(name, *ends) for name, ends in zip(("carat", "depth", "table", "x", "y", "z"), diamonds, strict=True)
+    )
+    words = (Categorical("cut", cut), Categorical("color", color), Categorical("clarity", clarity))
+    homes = (Numeric("age", 16, 99), Numeric("size", 1, 36), Numeric("wfood", 0, 1))
+    places = (Categorical("town", (1, 2, 3, 4, 5)), Categorical("sex", ("man", "woman")))
+    usual: dict[str, Any] = {"items": 1, "prepared": _rows_as_users}
+    return {
+        "prices": Task("ggplot2", "diamonds", "who", "price", (*stones, *words), (0, 20_000), **usual),
+        "expenditures": Task("Ecdat", "BudgetFood", "who", "totexp", (*homes, *places), (0, most), **usual),
+    }
+
+
+# Columns that are nearly collinear, and labels with a long tail: ranges of all values, and of nearly all.
+TAILS: Mapping[str, Task] = {
+    **{
+        f"ls-{name}": task
+        for name, task in _tails(((0, 6), (40, 80), (40, 100), (0, 12), (0, 60), (0, 32)), 11.4e6).items()
+    },
+    **{
+        f"ls-{name}-nearly-all": task
+        for name, task in _tails(((0, 3), (55, 70), (50, 70), (3, 10), (3, 10), (1, 7)), 3.65e6).items()
+    },
+}

@@ -1,6 +1,7 @@
 """Made tables that no forecast was fixed on: odd ranges, odd columns, odd labels, odd users.
 
     looked   what a forecast was changed after a look at
+    rare     labels of which 3 to 12 % are positive
     sealed   the same kinds with other parameters and other draws, and kinds that the first group has none of: what was
              only measured once a forecast was final
 
@@ -199,6 +200,18 @@ def chain(next_to: float) -> Columns:
     return made
 
 
+def beside(some: Columns, others: Columns) -> Columns:
+    """Half the columns of one kind, half of another."""
+
+    def made(draw: Random, owners: NDArray[np.int64], d: int) -> tuple[Matrix, Matrix, Matrix]:
+        first = some(draw, owners, d // 2)
+        rest = others(draw, owners, d - first[0].shape[1])
+        numbers = np.concatenate([first[0], rest[0]], axis=1)
+        return numbers, np.concatenate([first[1], rest[1]]), np.concatenate([first[2], rest[2]])
+
+    return made
+
+
 LOOKED: Mapping[str, Shape] = {
     "wide 100": Shape(normal(100)),
     "wide 20": Shape(normal(20), strength=2.5),
@@ -256,15 +269,26 @@ SEALED: Mapping[str, Shape] = {
     "numbers, wide 100": Shape(normal(100), squares=True, items=(1, 2)),
     "numbers of tails": Shape(tails(3.0, 15), squares=True),
 }
-POOLS = {"looked": LOOKED, "sealed": SEALED}
+LEVELS = {12: -2.6, 6: -3.5, 3: -4.4}  # by per cent of positive labels
+RARE: Mapping[str, Shape] = {
+    f"{kind}, {rate} %": Shape(columns, level=level)
+    for kind, columns in {
+        "one-hot": zipf(8, 1.0),
+        "marks": classes(4),
+        "half one-hot": beside(zipf(8, 1.0), normal()),
+        "chain": chain(0.8),
+    }.items()
+    for rate, level in LEVELS.items()
+}
+POOLS = {"looked": LOOKED, "sealed": SEALED, "rare": RARE}
 
 
-def table(pool: str, name: str, users: int, columns: int, draw: int = 0) -> TablePopulation:
-    """A table of so many users; `columns` count the constant one."""
+def table(pool: str, name: str, users: int, columns: int, draw: int = 0, held_out: float = HELD_OUT) -> TablePopulation:
+    """A table of so many users, and a share of others held out; `columns` count the constant one."""
     shape = POOLS[pool][name]
     words = (pool, name, users, columns, draw)
     random = np.random.Generator(np.random.Philox(zlib.crc32(repr(words).encode())))
-    everybody, d = math.ceil(users / (1 - HELD_OUT)), columns - 1
+    everybody, d = math.ceil(users / (1 - held_out)), columns - 1
     low, high = shape.items
     many = np.rint(np.exp(random.uniform(math.log(low), math.log(high + 1), everybody)) - 0.5) if high > 20 else None
     rows = random.integers(low, high + 1, everybody) if many is None else np.clip(many, low, high).astype(int)
@@ -281,7 +305,7 @@ def table(pool: str, name: str, users: int, columns: int, draw: int = 0) -> Tabl
         loss=LeastSquares() if shape.squares else Logistic(),
         domain=FAR,
         items_per_user=max(1, round(math.exp(np.mean(np.log(rows))))),
-        test_fraction=HELD_OUT,
+        test_fraction=held_out,
     )
 
 

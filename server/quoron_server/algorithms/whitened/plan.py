@@ -44,7 +44,10 @@ SURE_CLASSES = (
 )
 SEEN = 2.0  # over ν: the share of its range over which one column varies that looks see; of most columns it is less
 ODD = "One odd table in {} left more than predicted, up to {} times: columns "  # benchmarks/unseen_shapes.py
-LONG = "Where the label has a long tail one in four did, up to 7 times."
+LONG = (
+    "Where the label has a long tail one in four did, up to 7 times; up to 80 times at a large epsilon where columns are "
+    "nearly copies of one another: declare ranges that hold nearly all values."
+)
 OWN = "The run tells its own bound."
 RATE = (
     f"The predicted risk is for labels of which the rarer class has {100 * COMMON:g} % or more: where it has less, "
