@@ -57,7 +57,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
 from quoron_server.flower.engine import FlowerEngine, NodeFailed, Part, Shards
-from quoron_server.flower.exchange import Outbound, Pulls, exchange
+from quoron_server.flower.exchange import Outbound, Pulls, stream_replies
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE
 
@@ -209,8 +209,8 @@ def grid_of(**faults: object) -> FakeGrid:
 def greet(grid: FakeGrid, seconds: float = 60.0, pulls: Pulls | None = None) -> dict[int, int]:
     """Partition that each message reached, by its index."""
     messages = [Outbound(node, HELLO, {}) for node in sorted(grid.configs)]
-    replies = exchange(grid, messages, group="test", seconds=seconds, pulls=pulls)
-    return {index: values_of(reply)["partition"] for index, reply in replies.items()}
+    replies = stream_replies(grid, messages, group="test", seconds=seconds, pulls=pulls)
+    return {index: values_of(reply)["partition"] for index, reply in replies if isinstance(reply, RecordDict)}
 
 
 def right(grid: FakeGrid) -> dict[int, int]:

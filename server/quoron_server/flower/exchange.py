@@ -111,11 +111,9 @@ class _Sent(NamedTuple):
     node: int
 
 
-def exchange(
-    grid: Grid, messages: Iterable[Outbound], *, group: str, seconds: float, pulls: Pulls | None = None
-) -> dict[int, RecordDict]:
+def exchange(grid: Grid, messages: Iterable[Outbound], *, group: str, seconds: float) -> dict[int, RecordDict]:
     """Return replies by the index of their message, once all have come or `seconds` are over. Raises SuperLinkAway."""
-    replies = stream_replies(grid, messages, group=group, seconds=seconds, pulls=pulls)
+    replies = stream_replies(grid, messages, group=group, seconds=seconds)
     return {index: reply for index, reply in replies if isinstance(reply, RecordDict)}
 
 

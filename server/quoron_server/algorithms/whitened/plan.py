@@ -45,8 +45,8 @@ SURE_CLASSES = (
 SEEN = 2.0  # over ν: the share of its range over which one column varies that looks see; of most columns it is less
 ODD = "One odd table in {} left more than predicted, up to {} times: columns "  # benchmarks/unseen_shapes.py
 LONG = (
-    "Where the label has a long tail one in four did, up to 7 times; up to 80 times at a large epsilon where columns are "
-    "nearly copies of one another: declare ranges that hold nearly all values."
+    "Where the label has a long tail one in four did, up to 7 times; up to 80 times at a large epsilon where columns "
+    "are nearly copies of one another: declare ranges that hold nearly all values."
 )
 OWN = "The run tells its own bound."
 RATE = (
@@ -94,11 +94,10 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
 def verify(plan: RunPlan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
-    promise = plan.guarantee
     search.require(
         NAME,
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
-        ("the guaranteed adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("the guaranteed adjacency", p.adjacency == plan.guarantee.adjacency, p.adjacency),
         ("the problem's predictions", p.outputs == plan.problem.outputs, p.outputs),
         (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
         (f"{STAGES} second moments", len(p.moment_scales) == STAGES, len(p.moment_scales)),
