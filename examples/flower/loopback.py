@@ -122,6 +122,10 @@ class Process(Program):
         own = {**environment(home), **(more or {})}
         super().__init__([program(name), *arguments], environment=own, log=log, folders=[home])
 
+    def ask_to_end(self) -> None:
+        """It may take its time: a SuperNode tells the SuperLink that it leaves."""
+        self._process.terminate()
+
     def check(self) -> None:
         """Raise RunError if it has ended."""
         if self.code is not None:

@@ -2,8 +2,8 @@
 
     python -S reaper.py /tmp/quoron-7-a -- flower-superlink --simulation ...
 
-It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
-open; for the program's end; or for a signal to end. Then it ends, at once, all that the program has started, and
+It waits for the end of its own input, which its parent holds and which no death of that keeps open, or for the
+program's end, to which it passes on a signal to end. Then it ends, at once, all that the program has started, and
 removes the folders. Children of children whose parent is gone become its own, so that none gets away (Linux; elsewhere
 it ends the program alone). Nothing of ours is imported: it has to be there before anything that it is for.
 """
@@ -67,8 +67,8 @@ def _until(child: int, woken: int) -> int:
         ended = _reap()
         if child in ended:
             return ended[child]
-        if any(number in told for number in ENDS):
-            return 0
+        for number in set(told) & set(ENDS):
+            os.kill(child, number)
 
 
 def _reap() -> dict[int, int]:
