@@ -22,7 +22,7 @@ One JSON object a cell: per cent of F(0) - F* that the mean over the seeds leave
 F* its minimum without bounds, each seed's figure, and what the plan's forecast allowed. At the end geometric means.
 `fixed` are the tasks on which the constants of `whitened-tracking` were chosen, `shipped` the three tables that come
 with quoron, `others` are tables that no constant was chosen on, `tails` prices and expenditures of one row a user, with
-ranges of all values and of nearly all. `--oracle` adds what the release of `cells.py` that nobody can make would leave.
+ranges of all values and of nearly all. `--oracle` adds what the oracle of `cells.py` leaves.
 """
 
 import argparse
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--against-all", action="store_true", help="every algorithm, and what auto takes")
-    parser.add_argument("--oracle", action="store_true", help="beside a release that nobody can make")
+    parser.add_argument("--oracle", action="store_true", help="add what the oracle leaves")
     parser.add_argument("--summary", type=Path, help="lines of --against-all")
     for world, default in WORLD.items():
         parser.add_argument(f"--{world}", type=float, default=default)

@@ -106,7 +106,7 @@ class FlowerConnection:
 
 
 class Process(Program):
-    """A program of Flower's, with a home of its own, which is gone with it."""
+    """A program of Flower's and its home, which is removed when it ends."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from quoron.engine.processes import Program
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("setsid") is None, reason="a reaper reads /proc, the scene needs setsid"
 )
-# Whoever asks for a program: it has a reaper.
+# The process that starts a program with a reaper.
 OWNER = """
 import subprocess, sys
 sys.exit(subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True).wait())
@@ -114,4 +115,19 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
         last = os.pidfd_open(process.number)
     assert select.select([last], [], [], 0)[0]
     os.close(last)
+    assert not scratch.exists()
+
+
+def test_a_signal_to_end_is_passed_on_so_that_a_program_can_say_goodbye(tmp_path: Path) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    trapping = "trap 'echo goodbye; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
+    with Program(
+        ["/bin/sh", "-c", trapping], environment=os.environ, folders=[scratch], log=tmp_path / "log"
+    ) as process:
+        ends = time.monotonic() + HANGS
+        while "ready" not in process.written and time.monotonic() < ends:
+            process.wait(0.01)
+        os.kill(process.number, signal.SIGTERM)
+        process.wait(HANGS)
+        assert (process.written.split(), process.code) == (["ready", "goodbye"], 3)
     assert not scratch.exists()

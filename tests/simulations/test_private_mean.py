@@ -7,7 +7,7 @@ import pytest
 
 from quoron.releases.mean import PrivateMean, mean
 from quoron.training.lifetime import opened
-from quoron_privacy.errors import BudgetExceeded, NothingReleased
+from quoron_privacy.errors import BudgetExceeded, Infeasible, NothingReleased
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
@@ -59,3 +59,14 @@ def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept
         mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, ledger=tmp_path / "ledger.sqlite")
     with opened(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.charges("everyone")) == 1
+
+
+@pytest.mark.parametrize("users", [3, 50, 82])
+def test_the_users_that_a_robust_mean_asks_for_are_enough_and_one_fewer_are_not(users):
+    declared = {"bound": 10.0, "spread": 0.5, "outliers": 0.01}
+    with pytest.raises(Infeasible, match="needs users >=") as refused:
+        found(USERS[:users, :3], **declared)
+    needed = refused.value.users
+    assert found(USERS[:needed, :3], **declared).method == "robust"
+    with pytest.raises(Infeasible):
+        found(USERS[: needed - 1, :3], **declared)

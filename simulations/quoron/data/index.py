@@ -184,8 +184,7 @@ class Index:
 
 
 def opened(source: str | Path, user: str) -> Index:
-    """Return the index of a source as it is now. DataError for rows without a user, and for a user in two files that
-    are not sorted.
+    """Index a source. DataError for rows without a user, and for a user in two files that are not sorted.
 
     Until all users are known, users are numbered in the order in which they were met. A sorted source has no others.
     """

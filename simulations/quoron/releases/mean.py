@@ -169,14 +169,12 @@ def mean(
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
         raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
     plan: Callable[[int, Privacy], _Planned]
+    radius = bound if spread is None or method not in ("auto", "learnt") or robust else min(bound, spread)
     if robust and spread is not None:
         plan = partial(_robust, dimension=values.shape[1], bound=bound, spread=spread, outliers=outliers or 0.0)
-        planned = plan(len(values), privacy)
-        planned = planned if planned.error.least < bound else _useful(plan, len(values), privacy, bound)
     else:
-        radius = bound if spread is None or method not in ("auto", "learnt") else min(bound, spread)
         plan = partial(_plan, dimension=values.shape[1], bound=bound, spread=spread, method=method)
-        planned = _useful(plan, len(values), privacy, radius)
+    planned = _useful(plan, len(values), privacy, radius)
     _log.info("private mean by method %s: %s", planned.method, planned.error)
     from quoron.releases.once import release_once, verify_gaussian  # heavy
 
