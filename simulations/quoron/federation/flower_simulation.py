@@ -73,7 +73,6 @@ def simulate(
     ours, theirs = Pipe(duplex=False)
     for observer in observers:
         observer.started(prepared.planned.plan)
-    runs.tell(observers, f"starting {nodes} nodes")
     with on_ray.private_folder() as (scratch, cluster), ours:  # Flower starts Ray in the program, with its environment
         home = scratch / "home"
         sizes = nodes, engine.cpus or os.cpu_count() or 1
@@ -86,6 +85,7 @@ def simulate(
                 folders=[scratch],
             )
         with program:
+            runs.tell(observers, f"starting {nodes} nodes")
             _follow(ours, observers, program, folder)
     log.unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)
