@@ -56,6 +56,7 @@ class Beliefs:
     sigmoid: bool = False  # whether φ' is the logistic function: then curvature falls as predictions grow
     label_bound: float | None = None  # of a regression: |y| is at most this, and so no prediction need be longer
     intercept: bool = False  # whether the last feature is the same number for every item
+    groups: tuple[int, ...] = ()  # of every feature: 0, or the curve or product that it is of; empty: all are columns
     start_loss: float | None = None  # an item's loss at 0 is at most so much above the least that it can be
     label_rate: float | tuple[float, float] | None = None  # of two classes: share of positive labels, or least and most
     label_unit: float | None = None  # of squares: what one unit of a prediction is in the label's own units

@@ -186,7 +186,7 @@ def simulated(words: str) -> str:
 def plan_json(plan: RunPlan) -> dict[str, object]:
     """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
     problem = asdict(plan.problem)
-    beliefs = problem.pop("beliefs")
+    beliefs = {name: value for name, value in problem.pop("beliefs").items() if value != ()}
     return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
 
 

@@ -344,6 +344,21 @@ class Encoding(Declared):
         return self.curves > 1 or self.pairs > 0
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """Of every feature 0 for a column, else the number of its column's curve or of its columns' product.
+
+        Empty where all are columns.
+        """
+        if not self.bends:
+            return ()
+        found: dict[tuple[int, ...], int] = {}
+        named = [0] * self.dimension
+        for place, (of, (_, degree, other, _)) in enumerate(zip(self.terms.owners, self.terms.places, strict=True)):
+            if degree > 1 or other >= 0:
+                named[place] = found.setdefault(of, len(found) + 1)
+        return tuple(named)
+
+    @property
     def has_slopes(self) -> bool:
         """Whether a model has one coefficient for each column, in the column's own units."""
         return not (self.normalize or self.bends)

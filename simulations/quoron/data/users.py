@@ -233,6 +233,7 @@ class PublicKnowledge:
     user_smoothness: float | None = None  # what nearly every user's average Hessian stays below
     hostile_share: float = 0.0  # share of users that may send anything
     intercept: bool = False  # whether the last feature is the same for every item
+    groups: tuple[int, ...] = ()  # of features that are curves and products: see `Encoding.groups`
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 
@@ -259,7 +260,7 @@ class Declared:
     ) -> "Declared":
         """Return what is declared of users whose items are rows of a table; None: one item each."""
         taken = (_UNDECLARED,) if items_per_user is None else ()
-        known = PublicKnowledge(intercept=encoding.intercept, assumptions=taken)
+        known = PublicKnowledge(intercept=encoding.intercept, groups=encoding.groups, assumptions=taken)
         return cls(users, items_per_user or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
     def public(self) -> dict[str, Any]:

@@ -143,6 +143,7 @@ def problem(config: Config, population: Declared | Answering) -> Problem:
             sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
+            groups=known.groups,
             start_loss=loss.start_loss,
             label_rate=section.label_rate if isinstance(loss, Classification) else None,
             label_unit=_label_unit(config, loss),

@@ -5,6 +5,7 @@ All here are functions of released and public numbers; why each is as it is: doc
     WhitenedState what has been released so far, and what follows from it
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
+    in_groups     the same, of every curve and product by itself
     tail_power    how fast users get fewer farther out
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
@@ -222,6 +223,28 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     weights = np.exp(logs - logs.max())
     moved: Vector = z * ((weights / weights.sum())[:, None] * scales / spread).sum(axis=0)
     return moved
+
+
+def in_groups(
+    z: Vector, variances: Vector, transform: Matrix, groups: tuple[int, ...], signal: Vector | None = None
+) -> Vector:
+    """As `shrunk`, of each group of features by itself: what it adds to those before it; z is of parts of d numbers.
+
+    Models L w of the features of some groups are the w that are orthogonal to the rows of L of all others. So the last
+    directions of a basis of rows, the last group's first, are those of the first groups.
+    """
+    if not groups:
+        return shrunk(z, variances, signal)
+    last_first = np.argsort(groups, kind="stable")[::-1]
+    basis, own = np.linalg.qr(transform[last_first].T)[0], np.array(groups)[last_first]
+    turned, noise = z.reshape(-1, len(own)) @ basis, variances.reshape(-1, len(own)) @ basis**2
+    expected = None if signal is None else signal.reshape(-1, len(own)) @ basis**2
+    for group in range(max(groups) + 1):
+        at = own == group
+        likely = None if expected is None else expected[:, at].ravel()
+        turned[:, at] = shrunk(turned[:, at].ravel(), noise[:, at].ravel(), likely).reshape(len(turned), -1)
+    found: Vector = (turned @ basis.T).ravel()
+    return found
 
 
 def told(gradient: Vector, error: float, along: NDArray[np.bool_], *, constant: bool) -> bool:
