@@ -183,6 +183,19 @@ def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix
     return transform @ turn, doubt @ turn**2
 
 
+def by_groups(transform: Matrix, doubt: Vector, groups: tuple[int, ...], *, constant: bool) -> tuple[Matrix, Vector]:
+    """Return the same metric in coordinates of groups of features, in their order: what each adds to those before it.
+
+    Models L w of the features of some groups are the w that are orthogonal to the rows of L of all others. So the last
+    directions of a basis of rows, the last group's first, are those of the first groups. That of a `constant` feature
+    stays the last.
+    """
+    own, turn = len(transform) - constant, np.eye(len(transform))
+    last_first = np.argsort(groups[:own], kind="stable")[::-1]
+    turn[:own, :own] = np.linalg.qr(transform[:own, :own][last_first].T)[0][:, ::-1]
+    return transform @ turn, doubt @ turn**2
+
+
 def along(transform: Matrix, *, constant: bool) -> Vector:
     """Features' variance along directions of an aligned metric, (d,), over the largest; a `constant` one: the mean."""
     own = len(transform) - constant

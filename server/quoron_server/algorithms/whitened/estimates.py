@@ -24,7 +24,7 @@ from quoron_privacy.arrays import Matrix
 from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment, Presence
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
+from quoron_server.algorithms.whitening import aligned, by_groups, typical_length, whitening, widened, without
 from quoron_server.plan import RunPlan
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
@@ -225,26 +225,15 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     return moved
 
 
-def in_groups(
-    z: Vector, variances: Vector, transform: Matrix, groups: tuple[int, ...], signal: Vector | None = None
-) -> Vector:
-    """As `shrunk`, of each group of features by itself: what it adds to those before it; z is of parts of d numbers.
-
-    Models L w of the features of some groups are the w that are orthogonal to the rows of L of all others. So the last
-    directions of a basis of rows, the last group's first, are those of the first groups.
-    """
-    if not groups:
-        return shrunk(z, variances, signal)
-    last_first = np.argsort(groups, kind="stable")[::-1]
-    basis, own = np.linalg.qr(transform[last_first].T)[0], np.array(groups)[last_first]
-    turned, noise = z.reshape(-1, len(own)) @ basis, variances.reshape(-1, len(own)) @ basis**2
-    expected = None if signal is None else signal.reshape(-1, len(own)) @ basis**2
-    for group in range(max(groups) + 1):
-        at = own == group
+def in_groups(z: Vector, variances: Vector, groups: NDArray[np.int64], signal: Vector | None = None) -> Vector:
+    """As `shrunk`, the coordinates of each group by themselves: `groups` (d,), z of parts of d numbers."""
+    found, noise = z.reshape(-1, len(groups)).copy(), variances.reshape(-1, len(groups))
+    expected = None if signal is None else signal.reshape(found.shape)
+    for group in range(int(groups.max(initial=0)) + 1):
+        at = groups == group
         likely = None if expected is None else expected[:, at].ravel()
-        turned[:, at] = shrunk(turned[:, at].ravel(), noise[:, at].ravel(), likely).reshape(len(turned), -1)
-    found: Vector = (turned @ basis.T).ravel()
-    return found
+        found[:, at] = shrunk(found[:, at].ravel(), noise[:, at].ravel(), likely).reshape(len(found), -1)
+    return found.ravel()
 
 
 def told(gradient: Vector, error: float, along: NDArray[np.bool_], *, constant: bool) -> bool:
@@ -333,7 +322,7 @@ def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) ->
     Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
     """
     p = plan.parameters_of(WhitenedParameters)
-    mechanism, constant = p.moment(plan.problem.dimension, stage), p.intercept
+    mechanism, constant, groups = p.moment(plan.problem.dimension, stage), p.intercept, plan.problem.beliefs.groups
     between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
     presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
     weight = (mechanism.scale * radius(plan, state, stage)) ** -2
@@ -346,7 +335,9 @@ def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) ->
     if between and unwidened is None:
         cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
         unwidened = state.transform @ cautious.transform
-    if p.outputs > 1 and last:
+    if groups and last:
+        transform, doubt = by_groups(transform, doubt, groups, constant=constant)
+    elif p.outputs > 1 and last:
         transform, doubt = aligned(transform, doubt, constant=constant)
     after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
     if last and unwidened is not None:

@@ -284,7 +284,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         super().__init__(plan)
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
         numbers = plan.problem.beliefs.label_bound is not None
-        self._groups = plan.problem.beliefs.groups
+        features, groups = self._contrasts.features, plan.problem.beliefs.groups
+        self._groups = np.zeros(features, np.int64)  # of coordinates, once the metric has them `by_groups`
+        own = features - self.parameters.intercept
+        self._groups[:own] = sorted(groups[:own]) if groups else 0
         self._law = replace(self.parameters.law, level=numbers and self.parameters.constant(self._contrasts.features))
 
     def init(self) -> WhitenedState:
@@ -506,7 +509,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             trusted = 1 / (1 + DOUBT * state.doubt)
             fall, variances = model.step((trusted * gradient)[None, :], np.ones((1, len(theta))), np.ones((1, 1)))
             variances = variance * trusted**2 * variances.ravel()
-            wanted = in_groups(known - fall.ravel(), variances, state.transform, self._groups)
+            wanted = in_groups(known - fall.ravel(), variances, self._groups)
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
         elif p.outputs > 1:
             following = self._approached(state, gradient, error, model)
@@ -536,7 +539,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         fall, taken = model.step((trusted * gradient).reshape(even.shape), even, np.eye(parts))
         variance = (error + state.spread / (len(theta) * p.cohort_size)) * trusted**2 * taken.ravel()
         signal = np.tile(along(state.transform, constant=p.intercept), parts)
-        wanted = in_groups(self._law.gradient(theta) - fall.ravel(), variance, state.transform, self._groups, signal)
+        wanted = in_groups(self._law.gradient(theta) - fall.ravel(), variance, self._groups, signal)
         limit = 2 * max(math.sqrt(p.width), float(np.linalg.norm(theta)))
         return self._law.approached(
             wanted, math.sqrt(error), limit, theta, p.ridge * state.transform.T @ state.transform
@@ -562,9 +565,9 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         estimate, known = wanted.ravel(), variances.ravel()
         if self._law.level:  # the labels' mean, however far from 0, says nothing of how large slopes are
             level = shrunk(estimate[-1:], known[-1:]) if p.resolution < FAINT_LEVEL else estimate[-1:]
-            slopes = in_groups(estimate[:-1], known[:-1], state.transform[:-1, :-1], self._groups[:-1])
+            slopes = in_groups(estimate[:-1], known[:-1], self._groups[:-1])
             return np.append(slopes, level)
-        slopes = in_groups(estimate, known, state.transform, self._groups)
+        slopes = in_groups(estimate, known, self._groups)
         following = (basis @ slopes.reshape(parts, -1)).ravel()
         if p.sigmoid:
             following = within(following, math.sqrt(max(4.0 * p.width, 4 * float(theta @ theta))))
