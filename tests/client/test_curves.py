@@ -98,6 +98,16 @@ def test_buckets_of_words_and_a_number_beside_others_of_its_column_are_in_no_pro
     assert not any("name" in name or name.count("day") > 1 for name in products)
 
 
+def test_a_group_is_the_curve_of_a_column_or_the_products_of_two_and_columns_are_none():
+    features = (Numeric("x", 0, 1), Categorical("ward", ("A", "B")), Numeric("z", 0, 1))
+    rules = Encoding(features, curves=2, pairs=1)
+    found = dict(zip(rules.names, rules.groups, strict=True))
+    columns = dict.fromkeys(["x", "ward=A", "ward=B", "z", "intercept"], 0)
+    products = {"x*ward=A": 3, "x*ward=B": 3, "x*z": 4, "ward=A*z": 5, "ward=B*z": 5}
+    assert found == columns | {"x^2": 1, "z^2": 2} | products
+    assert Encoding(features).groups == ()
+
+
 @pytest.mark.parametrize("wrong", [{"curves": 0}, {"curves": 9}, {"pairs": -1}, {"pairs": 9}])
 def test_degrees_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="Expected curves from 1 to 8 and pairs from 0 to 8"):
