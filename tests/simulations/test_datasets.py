@@ -175,7 +175,7 @@ def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monke
     table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)
     ours, theirs = both(tmp_path / "d", table, test_fraction=0.0)
     draw = np.random.Generator(np.random.Philox(4))
-    for own in ([7], [250], [7, 250], [0, 399], np.sort(draw.choice(400, 30, replace=False))):
+    for own in ([7, 250], [0, 399], np.sort(draw.choice(400, 30, replace=False))):
         assert_same(ours.part(np.array(own)).items(np.array(own)), theirs.items(np.array(own)))
 
 
@@ -331,7 +331,7 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     for engine in (InlineEngine(crowd), in_shards(crowd)):
         values = engine.ask(question).values
         assert isinstance(values, inline.RowsAgain)
-        for _ in range(3):
+        for _ in range(2):
             reads.clear()
             for first in range(0, ours.users, 20):
                 np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
