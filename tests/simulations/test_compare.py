@@ -125,7 +125,9 @@ def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureF
     assert "engine inline KEY=VALUE of workers, got 'address=" in capsys.readouterr().err
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_something_else_is_left_alone(
+    workers_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")

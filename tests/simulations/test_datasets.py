@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pickle
 import threading
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.questions import MomentAndGradient, Question
 from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
+from worker_here import WorkerHere
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 
@@ -343,14 +343,4 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
 
 
 def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
-    class Here:
-        def __init__(self, service: bytes) -> None:
-            self.service = pickle.loads(service)
-
-        def ask(self, question: Question) -> object:
-            return self.service(question)
-
-        def close(self) -> None:
-            pass
-
-    return ShardedEngine(InlineEngine(crowd), 2, Here)
+    return ShardedEngine(InlineEngine(crowd), 2, WorkerHere)

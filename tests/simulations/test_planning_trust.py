@@ -57,5 +57,7 @@ def test_an_algorithm_of_two_trust_models_is_planned_in_the_one_that_is_asked_fo
     """Outlier-iterates shows no iterate without noise only where each chain is one user long."""
     with pytest.raises(ConfigError, match="got one of outlier-iterates of trust model central-release"):
         planned_alone("outlier-iterates", "central-broadcast")
-    planned = planned_alone("outlier-iterates", "central-broadcast", "algorithm.options.broadcast=true")
+    planned = planned_alone(
+        "outlier-iterates", "central-broadcast", *("algorithm.options.broadcast=true", "budget.rounds=3")
+    )
     assert planned.plan.guarantee.trust_model == "central-broadcast"
