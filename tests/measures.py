@@ -69,7 +69,7 @@ class Source:
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
         """Every import of one module of ours by another."""
-        return tuple(arrow for name, text in self.texts.items() for arrow in _arrows(name, ast.parse(text), self.texts))
+        return tuple(arrow for name, text in self.texts.items() for arrow in _arrows(name, text, self.texts))
 
     def lines(self, names: Iterable[str] | None = None) -> int:
         """Lines of these modules, or of all."""
@@ -128,9 +128,9 @@ class Source:
         return found
 
 
-def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
-    yield from _on_first_use(name, tree, known)
-    for node, inside, typing in _imports(tree, False, False):
+def _arrows(name: str, text: str, known: Mapping[str, str]) -> Iterator[Arrow]:
+    yield from _on_first_use(name, text, known)
+    for node, inside, typing in imports(text):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name in known:
@@ -143,12 +143,18 @@ def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[A
                 yield Arrow(name, target, inside, typing)
 
 
-def _on_first_use(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
-    for node in ast.walk(tree):
+def _on_first_use(name: str, text: str, known: Mapping[str, str]) -> Iterator[Arrow]:
+    for node in ast.walk(ast.parse(text)) if "OnFirstUse(" in text else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OnFirstUse":
             target = str(ast.literal_eval(node.args[0]))
             if target in known:
                 yield Arrow(name, target, False, False, late=True)
+
+
+@cache
+def imports(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, bool, bool], ...]:
+    """The import statements of a module, each with whether it is inside a function and whether for types alone."""
+    return tuple(_imports(ast.parse(text), False, False))
 
 
 def _imports(node: ast.AST, inside: bool, typing: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
@@ -157,7 +163,7 @@ def _imports(node: ast.AST, inside: bool, typing: bool) -> Iterator[tuple[ast.Im
             yield child, inside, typing
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from _imports(child, inside, True)
-        else:
+        elif not isinstance(child, ast.expr):  # in which nothing is imported
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imports(child, inside or function, typing)
 

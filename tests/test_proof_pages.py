@@ -44,25 +44,21 @@ def members() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
     for path in files(PACKAGES):
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        tree, lines = ast.parse(text), text.splitlines()
         found.setdefault(path.parent.name if path.stem == "__init__" else path.stem, set()).update(_bound(tree.body))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                own = found.setdefault(node.name, set())
-                own.update(_bound(node.body))
-                own.update(each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute) and _is_self(each))
-                bases.setdefault(node.name, set()).update(
-                    WORD.findall(ast.unparse(each))[-1] for each in node.bases if WORD.findall(ast.unparse(each))
-                )
+        for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):
+            own = found.setdefault(node.name, set())
+            own.update(_bound(node.body))
+            own.update(re.findall(r"\bself\.(\w+)", "\n".join(lines[node.lineno - 1 : node.end_lineno])))
+            bases.setdefault(node.name, set()).update(
+                WORD.findall(ast.unparse(each))[-1] for each in node.bases if WORD.findall(ast.unparse(each))
+            )
     for _ in range(4):
         for name, above in bases.items():
             for each in above & found.keys():
                 found[name] |= found[each]
     return found
-
-
-def _is_self(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _bound(body: list[ast.stmt]) -> Iterator[str]:
@@ -82,22 +78,21 @@ def cited(page: Path) -> list[str]:
     return [token for token in re.findall(r"`([^`\n]+)`", text) if token not in FORMULAS]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
-    for token in cited(page):
+def test_every_name_that_a_proof_cites_exists() -> None:
+    for page, token in ((proof, token) for proof in PAGES for token in cited(proof)):
         if "/" in token and re.fullmatch(r"[\w./:-]+", token):
-            assert (ROOT / token.split("::")[0]).exists(), token
+            assert (ROOT / token.split("::")[0]).exists(), (page, token)
             continue
-        assert set(WORD.findall(token)) <= names(), token
+        assert set(WORD.findall(token)) <= names(), (page, token)
         for owner, member in re.findall(r"([A-Z]\w*)\.([A-Za-z_]\w*)", token):
-            assert owner not in members() or member in members()[owner], token
+            assert owner not in members() or member in members()[owner], (page, token)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "README"], ids=lambda page: page.stem)
-def test_a_proof_names_its_module_and_its_tests(page: Path) -> None:
-    text = page.read_text()
-    assert "Code: " in text
-    assert re.search(r"Tests?:\s(.{0,200}\s)?`tests/[\w/]+(\.py|/)`", text, re.DOTALL)
+def test_a_proof_names_its_module_and_its_tests() -> None:
+    for page in (page for page in PAGES if page.stem != "README"):
+        text = page.read_text()
+        assert "Code: " in text, page
+        assert re.search(r"Tests?:\s(.{0,200}\s)?`tests/[\w/]+(\.py|/)`", text, re.DOTALL), page
 
 
 LABEL = r"[A-Z]{1,2}\d+"
@@ -153,7 +148,9 @@ def test_code_cites_theorems_as_page_and_label() -> None:
     pages = {page.stem for page in PAGES}
     for path in files((*PACKAGES, *OTHERS)):
         text, last = path.read_text(), ""
-        for page, label in re.findall(r"(?:\b([a-z][\w-]*)(?:\.md)?)?(?<!&)#([a-z]{1,2}\d{1,2})\b", text):
+        for match in re.finditer(r"(?<!&)#([a-z]{1,2}\d{1,2})\b", text):
+            label, before = match[1], text[max(0, match.start() - 60) : match.start()]
+            page = "".join(re.findall(r"\b([a-z][\w-]*)(?:\.md)?$", before)[:1])
             last = page if page in pages else last
             if page in pages or not page:
                 assert where().get(label) == last, (path, f"{page}#{label}")

@@ -90,8 +90,14 @@ ATTACKS = {
 }
 
 
+def on_sqlite_and(attack: str) -> pytest.MarkDecorator:
+    """All attacks on SQLite, and one on PostgreSQL: what is read of either is judged by the same lines."""
+    each = [*(("sqlite", name) for name in ATTACKS), ("postgresql", attack)]
+    return pytest.mark.parametrize(("database_url", "attack"), each, indirect=["database_url"])
+
+
 class TestChain:
-    @pytest.mark.parametrize("attack", ATTACKS)
+    @on_sqlite_and("two rows swapped")
     def test_whatever_is_changed_removed_or_moved_is_found_and_named(self, ledger, database, attack):
         row, statements = ATTACKS[attack]
         filled(ledger)
@@ -110,7 +116,7 @@ class TestChain:
             with pytest.raises(LedgerError, match=wrong):
                 write()
 
-    @pytest.mark.parametrize("attack", ATTACKS)
+    @on_sqlite_and("a number in a payload")
     def test_what_is_changed_under_a_running_process_decides_nothing_there(self, ledger, database, attack):
         row, statements = ATTACKS[attack]
         filled(ledger)

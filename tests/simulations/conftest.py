@@ -2,7 +2,16 @@
 
 import pytest
 
+from quoron.engine.processes import Workers
+from worker_here import WorkerHere
+
 
 @pytest.fixture(autouse=True)
 def _planned(planned_once: None) -> None:
     """Every test here takes a plan for the same numbers from an earlier one; planners are tested elsewhere."""
+
+
+@pytest.fixture
+def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons of this test start no process; `test_compare` and `test_sharding` do."""
+    monkeypatch.setattr(Workers, "start", lambda _, service: WorkerHere(service))

@@ -11,7 +11,7 @@ import click
 import gen_citations as generator
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quoron import config as configs
@@ -223,7 +223,6 @@ values = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
 def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
     assert toml_text.parse(toml_text.dumps(tree), "a test") == tree

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pickle
 import threading
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.questions import MomentAndGradient, Question
 from quoron_privacy.errors import ConfigError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
+from worker_here import WorkerHere
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 
@@ -175,7 +175,7 @@ def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monke
     table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)
     ours, theirs = both(tmp_path / "d", table, test_fraction=0.0)
     draw = np.random.Generator(np.random.Philox(4))
-    for own in ([7], [250], [7, 250], [0, 399], np.sort(draw.choice(400, 30, replace=False))):
+    for own in ([7, 250], [0, 399], np.sort(draw.choice(400, 30, replace=False))):
         assert_same(ours.part(np.array(own)).items(np.array(own)), theirs.items(np.array(own)))
 
 
@@ -331,7 +331,7 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     for engine in (InlineEngine(crowd), in_shards(crowd)):
         values = engine.ask(question).values
         assert isinstance(values, inline.RowsAgain)
-        for _ in range(3):
+        for _ in range(2):
             reads.clear()
             for first in range(0, ours.users, 20):
                 np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
@@ -343,14 +343,4 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
 
 
 def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
-    class Here:
-        def __init__(self, service: bytes) -> None:
-            self.service = pickle.loads(service)
-
-        def ask(self, question: Question) -> object:
-            return self.service(question)
-
-        def close(self) -> None:
-            pass
-
-    return ShardedEngine(InlineEngine(crowd), 2, Here)
+    return ShardedEngine(InlineEngine(crowd), 2, WorkerHere)

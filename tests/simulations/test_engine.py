@@ -1,6 +1,5 @@
 """The inline engine: same bits for any chunk or block, and nothing a user holds or sends moves another's row."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -40,6 +39,7 @@ from quoron_privacy.means.free_presence import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
+from worker_here import WorkerHere
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -85,7 +85,7 @@ def same(left, right):
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "nan"), Outliers(0.4, "shifted")])
 def test_chunk_size_changes_no_bit(ask, outliers):
     population = crowd(unequal_items=True, outliers=outliers)
-    question = ask(np.random.default_rng(1).permutation(500)[:301])
+    question = ask(np.random.default_rng(1).permutation(500)[:101])
     whole = InlineEngine(population).ask(question)
     for chunk_bytes in (1, 200, 3_000):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
@@ -405,17 +405,7 @@ def model(engine: Any) -> Any:
 
 
 def in_two_shards() -> ShardedEngine:
-    class Here:
-        def __init__(self, service: bytes) -> None:
-            self.service = pickle.loads(service)
-
-        def ask(self, question: Question) -> Any:
-            return self.service(question)
-
-        def close(self) -> None:
-            pass
-
-    return ShardedEngine(InlineEngine(people(), dropout=0.2), 2, Here)
+    return ShardedEngine(InlineEngine(people(), dropout=0.2), 2, WorkerHere)
 
 
 FIRST = Question(0, np.random.default_rng(1).permutation(MANY), MomentAndGradient(COLUMNS, np.full(COLUMNS, 0.1)))

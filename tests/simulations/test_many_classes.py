@@ -237,7 +237,7 @@ def specified(algorithm, *settings, users=20, **changes):
 @pytest.mark.parametrize(
     ("algorithm", "users", "settings"),
     [
-        ("tracking-srgd", 200, ("algorithm.options.rounds=12",)),
+        ("tracking-srgd", 100, ("algorithm.options.rounds=12",)),
         pytest.param("phased-sgd", 20, ("algorithm.options.cohort_size=2",), marks=pytest.mark.slow),
     ],
 )

@@ -1,12 +1,13 @@
 """A model as plain Python says what the model says, for every row that there can be."""
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron.model import LabelShares, Model
@@ -52,30 +53,40 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "bent"), list(MODELS))
-@given(row=ROWS)
-def test_plain_python_says_what_the_model_says(kind: str, bent: int, row: dict[str, Any]) -> None:
-    model = MODELS[kind, bent]
+@cache
+def plain_of(kind: str, bent: int) -> dict[str, Any]:
+    """What the model's plain Python defines."""
     plain: dict[str, Any] = {}
-    exec(model.as_python(), plain)
-    table = pd.DataFrame([row]).astype({"age": float, "pay": float, "ward": "string"})
-    expected = np.atleast_1d(model.predict(table) if kind == "a number" else model.decision_function(table)[0])
+    exec(MODELS[kind, bent].as_python(), plain)
+    return plain
+
+
+@pytest.mark.parametrize(("kind", "bent"), list(MODELS))
+@settings(max_examples=12)
+@given(rows=st.lists(ROWS, min_size=1, max_size=9))
+def test_plain_python_says_what_the_model_says(kind: str, bent: int, rows: list[dict[str, Any]]) -> None:
+    model, plain = MODELS[kind, bent], plain_of(kind, bent)
+    table = pd.DataFrame(rows).astype({"age": float, "pay": float, "ward": "string"})
+    found = model.predict(table) if kind == "a number" else model.decision_function(table)
+    classes = model.predict(table) if "predict" in plain else None
+    shares = model.predict_proba(table) if "probabilities" in plain else None
     unit = 10.0 if kind == "a number" else 1.0
-    np.testing.assert_allclose(plain["scores"](row), expected, atol=1e-5 * unit, rtol=0)
-    margins = np.sort(expected - (0 if model.decision is None or len(expected) == 1 else model.decision))
-    apart = margins[-1] - margins[-2] if len(margins) > 1 else abs(margins[0])
-    if kind not in ("a number", "no label") and apart > 1e-4:
-        assert plain["predict"](row) == model.predict(table)[0]
-    if "probabilities" in plain:
-        np.testing.assert_allclose(plain["probabilities"](row), model.predict_proba(table)[0], atol=1e-5)
+    for place, (row, scores) in enumerate(zip(rows, found, strict=True)):
+        expected = np.atleast_1d(scores)
+        np.testing.assert_allclose(plain["scores"](row), expected, atol=1e-5 * unit, rtol=0)
+        margins = np.sort(expected - (0 if model.decision is None or len(expected) == 1 else model.decision))
+        apart = margins[-1] - margins[-2] if len(margins) > 1 else abs(margins[0])
+        if kind not in ("a number", "no label") and apart > 1e-4:
+            assert plain["predict"](row) == classes[place]
+        if shares is not None:
+            np.testing.assert_allclose(plain["probabilities"](row), shares[place], atol=1e-5)
     assert ("probabilities" in plain) == (model.loss.name in ("logistic", "softmax"))
 
 
 def test_it_imports_nothing_but_math_and_reads_texts_of_numbers() -> None:
     text = MODELS["two classes", 0].as_python()
     assert [line for line in text.splitlines() if "import" in line] == ["import math"]
-    plain: dict[str, Any] = {}
-    exec(text, plain)
+    plain = plain_of("two classes", 0)
     row = {"age": 41.0, "pay": 3.0, "ward": "north", "grade": 2}
     assert plain["scores"](row) == plain["scores"](row | {"age": "41", "pay": "3.0"})
     assert plain["scores"](row | {"age": "4_1"}) == plain["scores"](row | {"age": math.nan})

@@ -66,7 +66,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]
     config, _ = sources.resolve("quickstart", chosen)
-    prepared = runs.prepare(config, Path.cwd())
+    prepared = runs.prepare(config, Path.cwd(), alternatives=False)
     plan = prepared.planned.plan
     assert plan.cost.rounds == rounds
     if plan.guarantee.trust_model != "none":
@@ -81,10 +81,10 @@ def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_mor
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]
     last = math.inf
-    for most in (2, 3, 4, 11):
+    for most in (2, 4, 7):
         config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
         try:
-            plan = runs.prepare(config, Path.cwd()).planned.plan
+            plan = runs.prepare(config, Path.cwd(), alternatives=False).planned.plan
         except Infeasible as error:
             fewest = int(error.needs.removeprefix("budget.max_rounds >= "))
             assert fewest > most
@@ -98,4 +98,4 @@ def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_mor
 
 def planned_rounds(chosen: list[str], most: int) -> int:
     config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
-    return runs.prepare(config, Path.cwd()).planned.plan.cost.rounds
+    return runs.prepare(config, Path.cwd(), alternatives=False).planned.plan.cost.rounds

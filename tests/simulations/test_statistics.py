@@ -112,13 +112,16 @@ def test_groups_that_no_two_dozen_users_share_are_none():
 
 @pytest.mark.parametrize("known", [DECLARED, {}])
 def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
-    """Noise is less by the root of two than with replace-one, and how many there are is told with noise."""
     found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, zero_out=5000, **known)
     assert found.users == 5000
     assert "adjacency zero-out" in found.statement
     everybody = found.of("count")[0]
     assert everybody.low < USERS < everybody.high < USERS + 200
     assert told(own_ledger)[0]["payload"]["adjacency"] == "zero-out"
+
+
+def test_under_zero_out_noise_is_less_and_whether_there_is_anybody_is_told_with_noise():
+    """By the root of two than with replace-one."""
     one, other = (
         statistics(frame(), "count by ward", user="who", epsilon=4.0, **DECLARED, **more)
         for more in ({**SEEDED}, {"seed": 3, "zero_out": USERS})
@@ -409,16 +412,15 @@ def test_the_epsilon_that_is_named_is_the_least_that_is_feasible(method):
         mean(rows, epsilon=least - 0.01, bound=250.0, method=method, seed=1)
 
 
-@pytest.mark.parametrize("columns", [1, 5, 30])
-@pytest.mark.parametrize("times", [10.0, 1e3, 1e5])
+@pytest.mark.parametrize(("columns", "times"), [(1, 1e5), (5, 1e3), (30, 10.0)])
 def test_more_users_or_a_larger_epsilon_make_no_mean_worse_where_the_method_changes(columns, times):
-    """Root mean squares of 30 fixed seeds: below and from the number on with which users' place is found."""
+    """Root mean squares of 20 fixed seeds: below and from the number on with which users' place is found."""
     with pytest.raises(Infeasible) as told:
         mean(far(4, columns, times)[0], epsilon=1.0, bound=far(4, columns, times)[1], method="learnt", seed=1)
     enough, errors = told.value.users, {}
     for users, epsilon in ((enough - 1, 1.0), (enough, 1.0), (enough - 1, 1.05), (2 * enough, 1.0)):
         runs = []
-        for seed in range(30):
+        for seed in range(20):
             rows, bound = far(users, columns, times, seed)
             found, error, _ = off(rows, epsilon=epsilon, bound=bound, seed=seed)
             runs.append(error)
@@ -431,7 +433,7 @@ def test_more_users_or_a_larger_epsilon_make_no_mean_worse_where_the_method_chan
 
 def test_the_place_of_users_is_found_from_the_fewest_users_on_in_nineteen_of_twenty_runs():
     """Users a thousand times nearer to one another than the bound; private-mean#m9. 40 fixed seeds a case."""
-    for columns in (1, 2, 5, 30):
+    for columns in (1, 30):
         with pytest.raises(Infeasible) as told:
             mean(np.zeros((4, columns)), epsilon=1.0, bound=1.0, method="learnt", seed=1)
         lost = 0
@@ -464,7 +466,7 @@ def test_so_few_users_that_the_error_is_longer_than_the_bound_are_refused_with_t
 
 
 def test_what_a_masked_array_hides_is_not_there():
-    hidden = np.where(np.arange(len(ROWS))[:, None] < 500, 9.0, ROWS)
+    hidden = np.where(np.arange(3000)[:, None] < 500, 9.0, ROWS[:3000])
     masked, gone = np.ma.masked_equal(hidden, 9.0), np.where(hidden == 9.0, np.nan, hidden)
     assert np.array_equal(found(masked).value, found(gone).value)
     assert np.array_equal(found(list(masked)).value, found(gone).value)

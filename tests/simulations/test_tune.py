@@ -243,8 +243,8 @@ class TestNothingOfATrialIsOutside:
             return done
 
         monkeypatch.setattr(tuning.TableSearch, "perform", watched)
-        quoron.tune(table(), **asked(tmp_path, n_trials=4.0, padded=True))
-        assert len(seen) == 12
+        quoron.tune(table(), **asked(tmp_path, n_trials=2.0, padded=True))
+        assert len(seen) == 6
         assert all(each == seen[0] for each in seen)
         assert capfd.readouterr() == ("", "")
 
@@ -397,7 +397,7 @@ class TestTrials:
             spent.append(mu)
             return None, [Pair.gaussian(mu), Pair.approximate(2 * mu, 1e-9)]
 
-        _, price = within(replace(self.PRICE, pairs=()), plan)
+        _, price = within(replace(self.PRICE, trials=Trials.negative_binomial(4.0, most=12), pairs=()), plan)
         assert price.pairs == (Pair.gaussian(spent[-1]), Pair.approximate(2 * spent[-1], 1e-9))
         assert price.selection.promised(1e-6) <= 1.0 + 1e-9
         assert spent[-1] < spent[0]

@@ -18,6 +18,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
 from quoron.data import TablePopulation, from_table
+from quoron.engine.choice import Inline
 from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
 from quoron.training.column_bounds import Want, row_kinds
@@ -71,8 +72,11 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     assert "estimating them takes" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation_estimates(people, tmp_path):
-    run = quoron.compare(people, user="who", label="ill", epsilon=8.0, algorithms=["auto"], seeds=1, out=tmp_path / "c")
+def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation_estimates(
+    workers_here, people, tmp_path
+):
+    given = {"algorithms": ["one-pass-dp-sgd"], "seeds": 1, "engine": Inline(workers=1)}
+    run = quoron.compare(people, user="who", label="ill", epsilon=8.0, out=tmp_path / "c", **given)
     (cell,) = run.to_pandas().to_dict("records")
     assert cell["runs"] == 1
 
@@ -115,7 +119,7 @@ def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_b
     draw, users = np.random.default_rng(1), 1500
     people = pd.DataFrame({"who": np.arange(users)} | {f"w{k}": draw.choice([*"abcdef"], users) for k in range(10)})
     people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
-    trained = quoron.train(people, user="who", label="ill", epsilon=8.0, items_per_user=1, out=tmp_path / "run")
+    trained = train(people, tmp_path / "run", epsilon=8.0, items_per_user=1)
     assert len(trained.model.classes_) == 12
     errors = {line.column: line.error for line in trained.estimated}
     assert errors["w0"] / errors["ill"] == pytest.approx(20**0.5 / 2**0.5)

@@ -1,5 +1,6 @@
 """What stories are told with: a table in a file, the command line (called in this process), and the Python package."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +27,20 @@ class Said(NamedTuple):
 Command = Callable[..., Said]
 
 
+def shown_again(quoron: Command, folder: str) -> str:
+    """All that `quoron show` says of a folder, once what it says in ten lines and to a program is checked."""
+    brief = quoron("show", folder)
+    assert (brief.code, brief.out.splitlines()[-1]) == (0, f"{folder}/report.html")
+    assert len(brief.out.splitlines()) <= 12  # a title, ten, and the page
+    assert Path(folder, "report.html").stat().st_size > 1000
+    assert json.loads(quoron("show", folder, "--json").out)["directory"] == folder
+    whole = quoron("show", folder, "--details")
+    assert whole.code == 0
+    return whole.out
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned_once: None) -> Path:
     """An empty folder to work in, with `visits.csv` and an account of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
