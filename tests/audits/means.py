@@ -278,10 +278,10 @@ def winsorised_audits():
         whole = [weights(costs(row), mean.crude.epsilon) for row in counts]
         return counts, np.array([[math.log(weight / sum(row)) for weight in row] for row in whole])
 
-    def sample(ends, mean=sound()):  # noqa: B008
+    def sample(ends, mean=sound(), draws=2500):  # noqa: B008
         worlds = [world(own) for own in ends]
         (counts, here), (_, other) = (laws(mean, *held) for held in worlds)
-        found = np.zeros(2500)
+        found = np.zeros(draws)
         for run in range(len(found)):
             source = SeededNoise(run)
             choice = source.stream("range")
@@ -309,7 +309,7 @@ def winsorised_audits():
             "left out": case(mean=sound("zero-out"), ends=(-1e9 * one, None), least=0.1),
         },
         {
-            "a box without its diagonal": case(mean=replace(sound(), noise=short), ends=opposite),
+            "a box without its diagonal": case(mean=replace(sound(), noise=short), ends=opposite, draws=800),
             "no clamp": case((private_range.loops, "add_clamped", unclamped), ends=opposite),
             # half of ε₁ and h/n, while the absent user stands in zero's bin, clamped around choices at the edge
             "left out by a zero row": case(mean=sound("zero-out"), ends=(1e9 * one, np.zeros((1, dimension)))),

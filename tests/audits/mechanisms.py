@@ -62,7 +62,7 @@ def noise_matrix(mechanism: PrefixNoise) -> np.ndarray:
     return np.array(columns).T
 
 
-def measured(make: Any, *, ends: tuple[float, float], draws: int = 4_000, sums: bool = False) -> np.ndarray:
+def measured(make: Any, *, ends: tuple[float, float], draws: int = 2_000, sums: bool = False) -> np.ndarray:
     """Log-likelihood ratios of the transcript."""
     made, source = make(), SeededNoise(11)
     drawn = np.array([transcript(made, ends[0], OneRun(source, run), sums=sums) for run in range(draws)])
@@ -85,7 +85,7 @@ def local() -> LocalReport:
     return LocalReport.calibrate(EPSILON, DELTA, dimension=1, rounds=2, clip_norm=1.0)
 
 
-def sampled(*, sampling: str, adjacency: str, ends: tuple[float, float], draws: int = 4_000) -> np.ndarray:
+def sampled(*, sampling: str, adjacency: str, ends: tuple[float, float], draws: int = 2_000) -> np.ndarray:
     """Log-likelihood ratios of two rounds on half of the users in secret: the own user is in a cohort, or is not."""
     made = ClippedMean.calibrate(
         EPSILON,
@@ -113,7 +113,7 @@ def outlier() -> OutlierMean:
     return OutlierMean.calibrate(EPSILON, DELTA, users=60, dimension=1, spread=0.5)
 
 
-def with_outliers(*, ends: tuple[float, float], others: float, draws: int = 4_000) -> np.ndarray:
+def with_outliers(*, ends: tuple[float, float], others: float, draws: int = 1_500) -> np.ndarray:
     """Log-likelihood ratios of a test and what it releases: half of the others at zero, half at `others`."""
     made, source, found = outlier(), SeededNoise(19), np.zeros(draws)
     rows, worlds = np.zeros((60, 1)), []
@@ -285,7 +285,7 @@ AUDITS = [
     Audit(
         "a truncated mean in a loop",
         EPSILON,
-        events(truncated, ends=(4.0, -4.0), delta=DELTA, draws=10_000),
+        events(truncated, ends=(4.0, -4.0), delta=DELTA, draws=4_000),
         {"opposite, at the bound": case()},
         {"a third of the noise": case(FREE, (Schedule, "round_mu", thrice))},
     ),

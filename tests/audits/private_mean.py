@@ -250,7 +250,7 @@ def shape_audits():
     yield Audit(
         "second moments around a centre",
         EPSILON,
-        at_delta(world, ends=(1, -1), draws=20_000),
+        at_delta(world, ends=(1, -1), draws=10_000),
         {"as released": case(least=0.2)},
         {"a 16th of the noise": case(quiet, draws=4_000)},
     )
@@ -291,7 +291,10 @@ def far_away_audits():
         "users far away",
         EPSILON,
         at_delta(world, ends=(1, -1), draws=20_000),
-        {f"{columns} columns": case(columns=columns, least=0.2) for columns in (1, 2)},
+        {
+            "1 columns": case(columns=1, least=0.2, draws=13_000),
+            "2 columns": case(columns=2, least=0.2),
+        },
         {
             "nodes that count for six": case((learnt_mean, "_ROOT", 6.0), columns=1, draws=4_000),
             "shells that are added after the clip": case(

@@ -44,9 +44,9 @@ def mean_sgd_audits():
         options = {"rounds": 2, "rate": 1.0, "step_size": 1e-3, "clip_norm": 1.0} | more
         return planned(name, problem, Privacy(epsilon, delta), 1, **options)
 
-    def log_ratio(plan, kind=MeanSGD, clips=True):
+    def log_ratio(plan, kind=MeanSGD, clips=True, draws=5_000):
         """Given the releases before it, one is normal, the own share C/B to either side, with deviation C σ."""
-        algorithm, source, found = kind(plan), SeededNoise(61), np.zeros(5_000)
+        algorithm, source, found = kind(plan), SeededNoise(61), np.zeros(draws)
         p = algorithm.parameters
         for run in range(len(found)):
             state = algorithm.init()
@@ -76,7 +76,10 @@ def mean_sgd_audits():
         ratios(log_ratio, epsilon=epsilon),
         {"recentred-sgd": case(plan=plan, least=0.5)},
         {
-            name: case(plan=changed(plan, noise_scale=plan.parameters.noise_scale / factor))
+            name: case(
+                plan=changed(plan, noise_scale=plan.parameters.noise_scale / factor),
+                draws=1_000 if factor == 4 else 5_000,
+            )
             for name, factor in quieter.items()
         }
         | {"a clip three times as wide as the noise": case(plan=plan, kind=Unclipped, clips=False)},

@@ -80,6 +80,7 @@ FOLLOWING = (
     "count_leakage",
 )
 SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
+UNTRAINED = ("median-sgd",)  # refused on every ball, as `plans` has it
 SCHEMAS = (lifetime_ledger, registry, helped_store, helping, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
@@ -92,12 +93,12 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
         "privacy.epsilon=8.0",
         "privacy.delta=1e-4",
     ),
-    "a million users, epsilon 0.1": (
+    "a million users, epsilon 0.4": (
         "population.users=1_000_000",
         "population.items_per_user=100",
-        "privacy.epsilon=0.1",
+        "privacy.epsilon=0.4",
         "privacy.delta=1e-8",
-        "budget.rounds=16",
+        "budget.rounds=48",
     ),
     "least squares": ('population.family="least_squares"', "population.users=5_000", "population.items_per_user=5"),
     "linear": (
@@ -254,10 +255,18 @@ def errors(*_: object) -> Iterator[tuple[str, Any]]:
     found = {}
     for package in ("building", "client", "privacy", "server", "simulations"):
         for path in sorted((FOLDER.parent.parent / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                     found[ast.unparse(node.exc)] = True
     yield from sorted(found.items())
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below `node`: the expressions in them, most of a source, are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from _statements(child)
 
 
 def _without(absent: np.ndarray) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -304,6 +313,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
             "population.users=2_000",
             "population.dimension=3",
             'algorithm.name="dp-sgd-wor"',
+            "budget.max_rounds=8",
             f"run.out={json.dumps(str(folder / 'run'))}",
         ],
     )
@@ -328,7 +338,7 @@ RECORDERS: Mapping[str, tuple[Sequence[str], Callable[[Path, str], Iterator[tupl
     "verdicts": (tuple(name for name in VARIANTS if name not in SLOW), verdicts),
     "options": (tuple(ALGORITHMS), options),
     "runs": ((*WHOLE, *ABSENT_TOO, *AS_PRINTED), runs),
-    "models": (tuple(ALGORITHMS), models),
+    "models": (tuple(name for name in ALGORITHMS if name not in UNTRAINED), models),
     "releases": (tuple(RELEASES), releases),
     "commands": (tuple(COMMANDS), commands),
     "wire": (VARIANTS, wire),

@@ -158,7 +158,7 @@ class TestNormCountMean:
     def test_a_share_of_all_that_are_not_clipped_would_exceed_it(self):
         assert (1 + 1) ** 2 + 1 > 4.9  # a = 1, and just below it, opposite
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.lists(NUMBERS, min_size=3, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3), st.floats(1e-3, 1e3))
     def test_any_two_users_are_within_two_and_any_one_within_two_of_nobody(self, one, other, radius):
         for soft in (False, True):
@@ -172,7 +172,7 @@ class TestNormCountMean:
 class TestMomentMean:
     """free-presence#p2."""
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(
         st.lists(NUMBERS, min_size=6, max_size=6),
         st.lists(NUMBERS, min_size=6, max_size=6),
@@ -215,7 +215,7 @@ class TestMomentMean:
 class TestLogLength:
     """free-presence#p1."""
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(NUMBERS, NUMBERS, st.floats(1e-9, 1e9))
     def test_any_two_users_are_within_one_and_any_one_of_nobody(self, one, other, top):
         first, second = length_row(one, top), length_row(other, top)
@@ -282,7 +282,7 @@ def two_users(draw):
     return users, np.array([centres, halves]), constant
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(two_users())
 def test_any_two_users_are_within_one_and_any_one_of_nobody(both):
     (one, other), windows, constant = both

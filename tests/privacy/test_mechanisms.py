@@ -325,7 +325,6 @@ def test_cohorts_are_drawn_as_the_account_takes_them(schedule: dict[str, Any]) -
     "of",
     [
         {"users": 50},
-        {"users": 150, "rounds": 9},
         {"users": 400, "cohort": 40, "rounds": 10, "sampling": "public-schedule"},
     ],
     ids=str,

@@ -69,7 +69,7 @@ def test_of_any_two_laws_what_is_found_is_true(weights, told):
 @pytest.mark.parametrize("kind", ["replaced", "absent", "items"])
 def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(kind, rate, mu, rounds):
     nobody = {"absent": ([1.0], [0.0]), "items": ([1 - rate, rate], [0.0, -mu])}.get(kind, ([1.0], [0.0]))
-    cells = 4001 if rounds == 1 else 201
+    cells = 4001 if rounds == 1 else 121
     p, q = mixture([1 - rate, rate], [0.0, mu], cells), mixture(*nobody, cells)
     if kind == "replaced":  # K1's pair as docs/privacy/pairs.md says it, cell by cell
         more, less = np.where(p > q, p, 0.0), np.where(p > q, q, 0.0)

@@ -122,6 +122,36 @@ def test_the_reach_is_that_of_the_worst_pattern_with_the_worst_signs(
 
 @given(
     name=st.sampled_from(NAMES),
+    rounds=st.integers(2, 40),
+    separation=st.integers(1, 12),
+    participations=st.integers(2, 6),
+    seed=st.integers(0, 10**6),
+)
+@fast
+def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
+    name: str, rounds: int, separation: int, participations: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    change, at = np.zeros((rounds, 3)), int(draw.integers(rounds))
+    for _ in range(participations):
+        if at >= rounds:
+            break
+        vector = draw.normal(size=3)
+        change[at] = vector / np.linalg.norm(vector)
+        at += separation + int(draw.integers(3))
+    moved = np.linalg.norm(strategy_matrix(name, rounds, participations, separation) @ change)
+    assert moved <= factorise(name, rounds, separation, participations).reach(participations, separation) * (1 + 1e-9)
+
+
+def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
+    factors = factorise("banded", 60, 10, 5)
+    assert factors.coefficients is not None
+    assert np.count_nonzero(factors.coefficients) == 10
+    assert factors.reach(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
+
+
+@given(
+    name=st.sampled_from(NAMES),
     rounds=st.integers(1, 60),
     separation=st.integers(1, 80),
     participations=st.integers(1, 60),
@@ -180,7 +210,7 @@ def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu
         assert sqrt(square) * 2.0**-30 >= 2 * noise.column_norm / 0.7 - noise.effective_mu(d)
 
 
-DRAWS, ROUNDS, SENSITIVITY, EPSILON, DELTA = 200_000, 8, 0.05, 1.0, 1e-2
+DRAWS, ROUNDS, SENSITIVITY, EPSILON, DELTA = 100_000, 8, 0.05, 1.0, 1e-2
 
 
 def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoise:
@@ -195,7 +225,7 @@ def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoi
     )
 
 
-def audit(noise: PrefixNoise, mine: tuple[int, ...], *, seed: int = 31) -> float:
+def audit(noise: PrefixNoise, mine: tuple[int, ...], *, draws: int = DRAWS) -> float:
     """A user that gives all that it may in rounds `mine`, or nothing; wrong with probability at most 1e-8."""
     matrix = strategy_matrix(noise.factorisation, ROUNDS, noise.participations, noise.separation)
     away = matrix[:, list(mine)].sum(axis=1)
@@ -212,7 +242,7 @@ def audit(noise: PrefixNoise, mine: tuple[int, ...], *, seed: int = 31) -> float
 
         return draw
 
-    return epsilon_lower_bound(world(SENSITIVITY, seed), world(0.0, seed + 1), delta=DELTA, draws=DRAWS)
+    return epsilon_lower_bound(world(SENSITIVITY, 31), world(0.0, 32), delta=DELTA, draws=draws)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -231,6 +261,19 @@ def test_the_audit_catches_the_column_norm_of_one_participation(name: str) -> No
     noise = honest(name)
     once = replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
     assert audit(once, (0, 4)) > EPSILON
+
+
+def test_the_audit_catches_a_user_who_comes_back_sooner_than_planned() -> None:
+    """Four rounds in a row at the noise for four rounds two apart, of a band of two."""
+    noise = honest("banded", 4, 2)
+    assert audit(noise, (0, 2, 4, 6)) <= EPSILON
+    assert audit(noise, (0, 1, 2, 3), draws=2 * DRAWS) > EPSILON
+
+
+def test_the_audit_catches_columns_taken_for_orthogonal_that_are_not() -> None:
+    noise = honest("blt", 4, 2)
+    wrong = replace(noise, scale=noise.scale * 2 * noise.factors.column_norm / noise.column_norm)
+    assert audit(wrong, (0, 2, 4, 6), draws=2 * DRAWS) > EPSILON
 
 
 MANY_COHORTS = [(1000, 10, 100), (2000, 20, 100), (3000, 30, 100), (1200, 20, 60), (500, 5, 100)]

@@ -169,6 +169,7 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
     return certified
 
 
+@lru_cache(maxsize=32)  # a plan is verified when it is made and before it runs
 def pair(plan: SubsampledLottery) -> "Pair":
     """Return the pair of all T releases together, by the second account (subsampled-lottery#o4 and #o8).
 

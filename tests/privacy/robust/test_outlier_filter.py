@@ -73,13 +73,14 @@ def reference_delta(p: outlier_filter.FilterParameters, epsilon: float) -> float
     return total + 0.5 * (size - 1) * math.exp(-(p.others_tail - 1 - 2 * kerr) / lam)
 
 
-@pytest.mark.parametrize(("cohort", "eta_beta", "score_error"), [(1000, 1.0, 0.0), (2500, 0.05, 0.1)])
-def test_verify_is_never_below_an_independent_evaluation_of_the_theorem(cohort, eta_beta, score_error):
+@pytest.mark.parametrize(
+    ("cohort", "eta_beta", "score_error", "louder"), [(1000, 1.0, 0.0, 1.0), (2500, 0.05, 0.1, 1.4)]
+)
+def test_verify_is_never_below_an_independent_evaluation_of_the_theorem(cohort, eta_beta, score_error, louder):
     p = calibrate(8.0, DELTA, cohort, eta_beta, 10 * cohort, score_error=score_error)
-    for changed in (p, replace(p, noise_multiplier=1.4 * p.noise_multiplier)):
-        reference = reference_delta(changed, 8.0)
-        certified = verify(changed, 8.0, DELTA)
-        assert reference <= certified <= 2 * reference
+    p = replace(p, noise_multiplier=louder * p.noise_multiplier)
+    reference = reference_delta(p, 8.0)
+    assert reference <= verify(p, 8.0, DELTA) <= 2 * reference
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_noise_is_scale_free(good):
     error=st.floats(0, 0.3),
     slack=st.sampled_from([0.0, 1e-11]),
 )
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, deadline=None, max_examples=15)
 def test_whatever_calibrate_returns_passes_verify(epsilon, stretch, eta_beta, rounds, error, slack):
     cohort = int(stretch * smallest_cohort(epsilon, DELTA, eta_beta))
     settings_ = {"score_error": error, "delta_slack": slack}
