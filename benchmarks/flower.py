@@ -40,7 +40,7 @@ from quoron import config as configs
 from quoron import toml_text
 from quoron.engine.choice import Flower
 from quoron.engine.processes import Program
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron.federation.control import Control
 from quoron.federation.flower_simulation import environment, simulate
 from quoron.planning.plans import Prepared
@@ -294,7 +294,7 @@ def overhead(options: argparse.Namespace) -> None:
         (app / "pyproject.toml").write_text(toml_text.dumps({"project": project, "tool": {"flwr": {"app": about}}}))
         for file in APPS.glob("*.py"):
             shutil.copy(file, app)
-        port = free_port()
+        port = free_ports(1)[0]
         connection = FlowerConnection(home, f"127.0.0.1:{port}")
         connection.begin()
         arguments = ("--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port))

@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from quoron.engine.processes import Program
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron.federation.flower_simulation import environment, last_error
 from quoron_privacy.errors import RunError
 from quoron_server.service import certificates
@@ -164,7 +164,7 @@ class Loopback:
         self.nodes: dict[int, Process] = {}
         own = {"QUORON_DATABASE": self.database, "QUORON_RESULTS": str(self.results), "QUORON_SUPERNODE_AUTH": "1"}
         self._server = {**QUICK, **own, **server}
-        self._port = free_port()
+        self._port = free_ports(1)[0]
 
     @property
     def address(self) -> str:
@@ -220,7 +220,7 @@ class Loopback:
 
     def start_node(self, number: int, **environment: str) -> None:
         """Start a user's SuperNode, or start it again."""
-        home, port = self.node(number), free_port()
+        home, port = self.node(number), free_ports(1)[0]
         arguments = ["--superlink", self.address, "--root-certificates", str(self.authority)]
         arguments += ["--auth-supernode-private-key", str(home / "key"), "--node-config", str(home / "node.toml")]
         arguments += ["--host", "127.0.0.1", "--port", str(port)]

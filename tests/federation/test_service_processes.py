@@ -33,7 +33,7 @@ from federation.crowd import (
 )
 from operators import reaching
 from quoron.config import parse
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron.federation.control import Control
 from quoron.federation.submission import specify
 from quoron_protos.v1 import federation_pb2 as pb
@@ -170,7 +170,7 @@ def killed_and_resumed(at: str, when: str, left: int, folder: Path) -> None:
 
     async def scene() -> None:
         with programs() as started:
-            where = f"127.0.0.1:{free_port()}"
+            where = f"127.0.0.1:{free_ports(1)[0]}"
             started.append(serve(folder, "--insecure", listen=where, killer=Moment(at, when, left=left)))
             _, control = await asyncio.to_thread(started[0].listening)
             crowd = asyncio.create_task(take_part(where, honest))

@@ -36,7 +36,7 @@ from federation.crowd import (
 )
 from federation.test_service_processes import bearer
 from quoron.engine.inline import InlineEngine
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -58,8 +58,8 @@ class Scene:
 
     folder: Path
     database: str
-    where: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
-    control: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
+    where: str = field(default_factory=lambda: f"127.0.0.1:{free_ports(1)[0]}")
+    control: str = field(default_factory=lambda: f"127.0.0.1:{free_ports(1)[0]}")
     token: str = ""
 
     def __post_init__(self) -> None:

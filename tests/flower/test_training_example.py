@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from flower import federation
 from flower.grids import FakeGrid, spread
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron.federation.flower_simulation import environment
 from quoron.flower.training import DATABASE_FILE
 from quoron_server.storage.database import Database
@@ -65,7 +65,7 @@ def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: py
 @pytest.mark.slow
 def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    home, port = tmp_path / "home", free_port()
+    home, port = tmp_path / "home", free_ports(1)[0]
     federation.FlowerConnection(home, f"127.0.0.1:{port}").begin()
     arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
     sizes = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1"

@@ -12,6 +12,7 @@ from quoron.config import parse
 from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
 from quoron.training import estimated
+from quoron_client.data.encoding import Encoding
 from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
 
@@ -79,6 +80,32 @@ def test_shapes_add_up_to_the_score_and_are_drawn(people: pd.DataFrame, bent: An
     np.testing.assert_allclose(np.diff(model.decision_function(rows)), np.diff(scores), rtol=1e-4)
     figure = model.plot()
     assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 6
+
+
+def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two draws of 400 users the error is 1 % larger in the mean; where all terms count alike it is 5 %."""
+    columns: dict[str, Any] = {"numeric": {f"x{place}": [0, 1] for place in range(6)}}
+    asked: dict[str, Any] = QUICK | {"epsilon": 4.0, "label": {"column": "y", "range": [-8, 8]}, "progress": False}
+
+    def larger(draw: int) -> float:
+        """Error of curves and products on other users over that of the linear model."""
+        rng = np.random.Generator(np.random.Philox(draw))
+        x = rng.random((2 * 1000, 6))
+        y = (x - 0.5) @ np.array([3, -2, 2, 1, -1, 0]) + rng.standard_normal(2000)
+        rows = pd.DataFrame(x, columns=[*columns["numeric"]]).assign(y=y, who=np.arange(2000) // 2)
+        errors = []
+        for bends in ({}, {"curves": 4, "pairs": 1}):
+            given: dict[str, Any] = {"columns": columns | bends, "seed": draw}
+            run = quoron.simulate(rows[:800], out=tmp_path / f"{len([*tmp_path.iterdir()])}", **given, **asked)
+            errors.append(float(np.sqrt(np.mean((run.model.predict(rows[800:]) - y[800:]) ** 2))))
+        return errors[1] / errors[0]
+
+    apart = np.mean([larger(draw) for draw in range(2)])
+    monkeypatch.setattr(Encoding, "groups", ())
+    together = np.mean([larger(draw) for draw in range(2)])
+    assert apart < 1.02 < 1.04 < together
 
 
 def test_a_model_of_curves_is_saved_loaded_and_shown_without_coefficients(bent: Any, folder: Path) -> None:
@@ -169,12 +196,12 @@ model = "curves"
         (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39, and 13 with products
         (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 1)),  # 199, and 120 of three classes
         (2_000, ("population.model=linear",), (1, 0)),
-        (50_000, ("population.model=auto",), (8, 4)),  # s n μ √s / 20, s = 4 r (1 - r), r = 0.1, and 200 at most
-        (6_000, ("population.model=auto",), (4, 1)),  # 54
-        (2_000, ("population.model=auto",), (4, 0)),  # 27, and 18 with products
-        (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 71
-        (2_000, ("population.model=auto", "problem.label_rate=[0.01, 0.5]"), (1, 0)),  # 3
-        (1_000, ("population.model=auto", "problem.label_rate=0.5"), (4, 0)),  # 37
+        (50_000, ("population.model=auto",), (8, 4)),  # s n μ √s / 10, s = 4 r (1 - r), r = 0.1, and 200 at most
+        (6_000, ("population.model=auto",), (8, 2)),  # 108
+        (2_000, ("population.model=auto",), (4, 0)),  # 55, and 36 with products
+        (2_000, ("population.model=auto", "problem.label_rate=0.4"), (8, 2)),  # 147
+        (2_000, ("population.model=auto", "problem.label_rate=[0.01, 0.5]"), (1, 0)),  # 6
+        (1_000, ("population.model=auto", "problem.label_rate=0.5"), (4, 2)),  # 76
         (100, ("population.model=auto",), (1, 0)),
         (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:300]' = [0, 1] }"), (1, 0)),
         (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:14]' = [0, 1] }"), (4, 1)),  # 148
@@ -201,8 +228,8 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(users, 1.0, 5) for users in some] == sorted(
         (numbers(users, 1.0, 5) for users in some), reverse=True
     )
-    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [6, 5, 4, 3]
-    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 4, 4, 6]
+    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [5, 4, 2, 1]
+    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 4, 5]
 
 
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import quoron
 from federation.crowd import FEW, HANGS, items
 from operators import reaching
 from quoron.config import parse
-from quoron.engine.processors import free_port
+from quoron.engine.processors import free_ports
 from quoron.federation.folder import Folder
 from quoron_server.storage.backup import accept
 from quoron_server.storage.database import Database
@@ -209,7 +209,7 @@ def test_a_client_that_cannot_go_on_is_named_at_once_and_ends_the_run(tmp_path: 
 
 @programs
 def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) -> None:
-    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2)]
     (tmp_path / "run.toml").write_text(MADE_UP.replace("delta = 0.05", "delta = 1e-4"))
     where = ["--folder", place.path]
     operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
@@ -235,7 +235,7 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connected(tmp_path: Path) -> None:
-    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2)]
     made = MADE_UP.replace("epsilon = 15.0\ndelta = 0.05", "epsilon = 3.0\ndelta = 1e-5")
     made = made.replace("users = 12", "users = 12\nsilos = [3, 4, 5]")
     (tmp_path / "run.toml").write_text(
@@ -267,7 +267,7 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
 
 @programs
 def test_one_that_listens_on_another_address_of_loopback_has_its_clients(tmp_path: Path) -> None:
-    place, ports = Folder(tmp_path / "f"), [f"[::1]:{free_port()}" for _ in range(2)]
+    place, ports = Folder(tmp_path / "f"), [f"[::1]:{free_ports(1)[0]}" for _ in range(2)]
     (tmp_path / "run.toml").write_text(MADE_UP)
     where = ["--folder", place.path, "--listen", ports[0], "--control", ports[1]]
     try:

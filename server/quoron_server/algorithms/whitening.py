@@ -172,27 +172,20 @@ def without(points: Matrix, directions: NDArray[np.bool_], transform: Matrix, un
     return found
 
 
-def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:
+def aligned(transform: Matrix, doubt: Vector, groups: tuple[int, ...] = (), *, constant: bool) -> tuple[Matrix, Vector]:
     """Return the same metric in coordinates that are directions of the features themselves, those that vary most first.
 
-    That of a `constant` feature stays the last.
+    With `groups`, 0 or more of every feature, in coordinates of what each group adds to those before it: models L w of
+    the features of some groups are the w that are orthogonal to the rows of L of all others. So the last directions of
+    a basis of rows, the last group's first, are those of the first groups. A `constant` feature's stays the last.
     """
     own, turn = len(transform) - constant, np.eye(len(transform))
-    _, lengths, directions = np.linalg.svd(transform[:own, :own])
-    turn[:own, :own] = canonical(lengths[::-1], directions[::-1].T)
-    return transform @ turn, doubt @ turn**2
-
-
-def by_groups(transform: Matrix, doubt: Vector, groups: tuple[int, ...], *, constant: bool) -> tuple[Matrix, Vector]:
-    """Return the same metric in coordinates of groups of features, in their order: what each adds to those before it.
-
-    Models L w of the features of some groups are the w that are orthogonal to the rows of L of all others. So the last
-    directions of a basis of rows, the last group's first, are those of the first groups. That of a `constant` feature
-    stays the last.
-    """
-    own, turn = len(transform) - constant, np.eye(len(transform))
-    last_first = np.argsort(groups[:own], kind="stable")[::-1]
-    turn[:own, :own] = np.linalg.qr(transform[:own, :own][last_first].T)[0][:, ::-1]
+    if groups:
+        last_first = np.argsort(groups[:own], kind="stable")[::-1]
+        turn[:own, :own] = np.linalg.qr(transform[:own, :own][last_first].T)[0][:, ::-1]
+    else:
+        _, lengths, directions = np.linalg.svd(transform[:own, :own])
+        turn[:own, :own] = canonical(lengths[::-1], directions[::-1].T)
     return transform @ turn, doubt @ turn**2
 
 

@@ -9,13 +9,8 @@ from pathlib import Path
 PORTS = range(10_000, 32_000)  # below those that a system gives to processes that ask for any
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
-    return free_ports(1)[0]
-
-
 def free_ports(number: int) -> tuple[int, ...]:
-    """So many of them, no two alike."""
+    """So many of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < number:

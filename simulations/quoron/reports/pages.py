@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
 from quoron.reports.page import ONLY, Section, Table
@@ -105,7 +103,7 @@ def rounded_up(value: float) -> str:
     return f"{math.ceil(value / unit - 1e-9) * unit:,.6g}"
 
 
-FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
+FEATURES = 200  # coefficients that are shown
 SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what was learnt "
     "of people in general says as much of you whether you are in the table or not."
@@ -171,7 +169,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
     note = [_reading(model, classes) + (f" {more:,} more are in the model's file." if more > 0 else "")]
     note += [f"Coefficients have {model.no_interval}."] if model.no_interval else []
     listed = Table("Coefficients, in the columns' own units", heads, rows)
-    return Section(title="What the model says", note=note, tables=[listed, *_spans(model)], detail=True)
+    return Section(title="What the model says", note=note, tables=[listed], detail=True)
 
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
@@ -188,31 +186,6 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
     if classes:
         return "One unit more of a column adds its coefficient to the score of a class; the largest score decides."
     return "One unit more of a column adds its coefficient to the prediction, in the label's own unit."
-
-
-def _straight(model: "Model") -> list[tuple[str, float]]:
-    place, spans, coefficients = 0, [], np.asarray(model.coef_)
-    for feature in model.encoding.features:
-        own = coefficients[place : place + feature.width]
-        place += feature.width
-        ends = np.append(own, 0.0) if len(own) == 1 else own
-        width = own[0] * (feature.high - feature.low) if feature.is_number else np.ptp(ends)
-        spans.append((feature.column, float(width)))
-    return spans
-
-
-def _spans(model: "Model") -> list[Table]:
-    """How far each column moves the score, from end to end of its range or between two of its values, at most."""
-    if model.encoding.normalize or model.loss.outputs > 1:
-        return []
-    bent = model.shapes().items() if model.encoding.bends else ()
-    spans = [(" and ".join(titles), float(np.ptp(effect))) for titles, effect in bent] or _straight(model)
-    spans = sorted((each for each in spans if each[1]), key=lambda each: -abs(each[1]))[:COLUMNS]
-    if len(spans) < 2:
-        return []
-    rows = [[name, in_units(span)] for name, span in spans]
-    what = "score" if outcomes(model.encoding.label) else "prediction"
-    return [Table("The columns that move it most, over their whole range", ["column", f"{what} by"], rows)]
 
 
 def release_sections(found: "Evaluation | Statistics") -> list[Section]:

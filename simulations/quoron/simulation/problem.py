@@ -262,7 +262,7 @@ BENT = ((8, 4), (8, 2), (4, 2), (4, 1), (4, 0), (2, 0), (1, 0))  # curves and pa
 RULES = {
     "linear": (BENT[-1:], 1, np.inf, np.inf),
     "curves": (BENT[:-1], 5, np.inf, np.inf),
-    "auto": (BENT, 20, 20 / 27, 200),  # with fewer than 27 users for each number curves lost .02 of AUC on lines
+    "auto": (BENT, 10, 10 / 13, 200),  # with fewer than 13 users for each number curves lost .01 of AUC on lines
 }
 RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do, unless it is estimated
 
@@ -270,8 +270,8 @@ RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecas
 def bent(config: Config, users: int) -> Config:
     """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
 
-    Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 20,
-    n / 27 and 200. Of classes of rate r, n is n s with s = 4 r (1 - r), and of products μ is μ √s: noise hides a rare
+    Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 10,
+    n / 13 and 200. Of classes of rate r, n is n s with s = 4 r (1 - r), and of products μ is μ √s: noise hides a rare
     label first.
     """
     table, rate = config.population, config.problem.label_rate

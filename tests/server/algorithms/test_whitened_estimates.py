@@ -9,7 +9,7 @@ from quoron_privacy.means.free_presence import LogLength, Moment, length_sums
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.whitened.estimates import LEARNT, GradientModel, in_groups, shrunk
 from quoron_server.algorithms.whitened.parameters import Law
-from quoron_server.algorithms.whitening import aligned, along, by_groups, typical_length, whitening, without
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 
 class TestEstimates:
@@ -80,7 +80,7 @@ class TestEstimates:
         own, d = 6, 6 + constant
         transform = np.eye(d)
         transform[:, :own] = rng.normal(size=(d, own))
-        found, doubt = by_groups(transform, np.arange(float(d)), groups, constant=constant)
+        found, doubt = aligned(transform, np.arange(float(d)), groups, constant=constant)
         np.testing.assert_allclose(found @ found.T, transform @ transform.T, atol=1e-12)
         np.testing.assert_array_equal(found[:, own:], transform[:, own:])
         assert doubt.sum() == pytest.approx(np.arange(d).sum())

@@ -24,7 +24,7 @@ from quoron_privacy.arrays import Matrix
 from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment, Presence
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, by_groups, typical_length, whitening, widened, without
+from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
 from quoron_server.plan import RunPlan
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
@@ -335,10 +335,8 @@ def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) ->
     if between and unwidened is None:
         cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
         unwidened = state.transform @ cautious.transform
-    if groups and last:
-        transform, doubt = by_groups(transform, doubt, groups, constant=constant)
-    elif p.outputs > 1 and last:
-        transform, doubt = aligned(transform, doubt, constant=constant)
+    if last and (groups or p.outputs > 1):
+        transform, doubt = aligned(transform, doubt, groups, constant=constant)
     after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
     if last and unwidened is not None:
         after = replace(after, widened=widened(transform, doubt, unwidened, constant=constant))

@@ -285,7 +285,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
         numbers = plan.problem.beliefs.label_bound is not None
         features, groups = self._contrasts.features, plan.problem.beliefs.groups
-        self._groups = np.zeros(features, np.int64)  # of coordinates, once the metric has them `by_groups`
+        self._groups = np.zeros(features, np.int64)  # of coordinates, as `aligned` orders them
         own = features - self.parameters.intercept
         self._groups[:own] = sorted(groups[:own]) if groups else 0
         self._law = replace(self.parameters.law, level=numbers and self.parameters.constant(self._contrasts.features))
