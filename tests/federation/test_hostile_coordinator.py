@@ -162,13 +162,13 @@ async def strangers(fake: FakeCoordinator, run: str) -> None:
 
 
 async def without_end(fake: FakeCoordinator, run: str) -> None:
-    """Thousands of what asks for no answer, then announcements and questions that nobody waits for."""
-    for number in range(1000):
+    """More than a thousand of what asks for no answer, then announcements and questions that nobody waits for."""
+    for number in range(400):
         await fake.to_say.put(pb.ServerMessage(welcome=pb.Welcome(user=number)))
         await fake.to_say.put(pb.ServerMessage(ended=pb.Ended(run=f"{run}-{number}", how="\x1b[2J" * 99)))
         await fake.to_say.put(pb.ServerMessage(receipt=pb.Receipt(run=run, round=number, verdict=7)))
         await fake.to_say.put(pb.ServerMessage(question=asked(number=number, run=run)))
-    for _ in range(1000):
+    for _ in range(400):
         assert (await fake.hears("answer")).status == MISSING
 
 

@@ -344,4 +344,4 @@ def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
 def planned_alone(name: str, *settings: str) -> Plan:
     """A preset's plan, without the rounds curve."""
     config, _ = sources.resolve(name, settings)
-    return choose(config, setup(config, Path.cwd()).problem)
+    return choose(config, setup(config, Path.cwd()).problem, alternatives=False)

@@ -401,7 +401,7 @@ def test_a_mean_is_refused_or_within_its_forecast_and_the_number_of_users_that_i
         mean(far(needed - 1, columns, times)[0], **given)
 
 
-@pytest.mark.parametrize("method", ["auto", "learnt", "clip"])
+@pytest.mark.parametrize("method", ["auto", "clip"])
 def test_the_epsilon_that_is_named_is_the_least_that_is_feasible(method):
     rows = far(100, 5, 100.0)[0]
     with pytest.raises(Infeasible, match=r"epsilon >= ") as told:
@@ -451,18 +451,6 @@ def test_the_forecast_is_logged_before_the_charge_and_printed_with_the_value(cap
         mean(ROWS, epsilon=1.0, bound=10.0, ledger=tmp_path / "l.sqlite")
     assert str(found(spread=None, method="auto").error) in caplog.text
     assert dict(found(method="clip").rows())["error"].startswith("at most 0.0")
-
-
-@pytest.mark.parametrize("method", ["auto", "clip"])
-def test_so_few_users_that_the_error_is_longer_than_the_bound_are_refused_with_the_number_that_would_do(method):
-    """By public numbers, before anything is released: zero would be as good, and nobody would be told."""
-    few = ROWS[:20]
-    with pytest.raises(Infeasible, match=r"may be as long as what is declared, 10; needs users >= ") as refused:
-        mean(few, epsilon=0.5, bound=10.0, method=method, seed=1)
-    assert refused.value.users is not None
-    rows = np.resize(few, (refused.value.users, 5))
-    found = mean(rows, epsilon=0.5, bound=10.0, method=method, seed=1)
-    assert found.noise_scale * math.sqrt(5) <= 10.0
 
 
 def test_what_a_masked_array_hides_is_not_there():

@@ -461,13 +461,6 @@ def test_a_step_size_may_be_a_function_of_the_round() -> None:
             algorithm_of({"epsilon": 1.0, "options": wrong})
 
 
-def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> None:
-    for name in ("radius", "delta"):
-        with pytest.raises(ConfigError, match=f"Expected {name}, got none"):
-            trained(tmp_path / "run", **{name: None})
-    assert not (tmp_path / "run").exists()
-
-
 def test_defaults_leave_what_is_wrong_to_its_own_error() -> None:
     with pytest.raises(ConfigError, match="Expected epsilon, got none"):
         completed({}, 100, 5)  # type: ignore[typeddict-item]

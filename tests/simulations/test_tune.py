@@ -178,7 +178,6 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (Ledger, "create", 1),
     (PopulationLedger, "charge", 1),
     (Ledger, "same_inputs", 1),
-    (tuning.TableSearch, "perform", 1),
     (tuning.TableSearch, "perform", 2),
     (Ledger, "finish", 1),
     (PopulationLedger, "release", 1),

@@ -255,15 +255,17 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("function", "argument", "meant"),
     [
-        (quoron.train, {"epsilonn": 1.0}, "'epsilon'"),
-        (quoron.simulate, {"algoritm": "srgd"}, "'algorithm'"),
-        (quoron.train_rows, {"clip": 1.0}, "'clip_norm'"),
-        (train_privately, {"second": 3}, "'seconds'"),
-        (quoron.train, {"seed": 3}, r"help\(train\)"),
+        (quoron.train, {"epsilonn": 1.0}, r"Did you mean 'epsilon'\?"),
+        (quoron.simulate, {"algoritm": "srgd"}, r"Did you mean 'algorithm'\?"),
+        (quoron.train_rows, {"clip": 1.0}, r"Did you mean 'clip_norm'\?"),
+        (train_privately, {"second": 3}, r"Did you mean 'seconds'\?"),
+        (quoron.train, {"seed": 3}, r"See help\(train\)\."),
     ],
 )
-def test_a_misspelt_argument_has_one_suggestion(function: Any, argument: dict[str, Any], meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"got '{next(iter(argument))}'\. (Did you mean|See) {meant}"):
+def test_a_misspelt_argument_has_one_suggestion_and_no_list(
+    function: Any, argument: dict[str, Any], meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^Expected an argument of \w+, got '{next(iter(argument))}'\. {meant}$"):
         function(**argument)
 
 
@@ -432,12 +434,3 @@ def test_a_wrong_key_of_columns_is_answered_with_one_suggestion() -> None:
 
     assert "population.columns.categorial; did you mean population.columns.categorical?" in said(categorial=["ward"])
     assert "population.columns.xyzzy. Known in [population.columns]: categorical, csv" in said(xyzzy=1)
-
-
-def test_a_misspelt_argument_is_answered_with_one_suggestion_and_no_list() -> None:
-    assert (
-        refused(quoron.train, FRAME, lable="ill") == "Expected an argument of train, got 'lable'. Did you mean 'label'?"
-    )
-    assert (
-        refused(quoron.simulate, FRAME, xyzzy=1) == "Expected an argument of simulate, got 'xyzzy'. See help(simulate)."
-    )

@@ -49,6 +49,7 @@ near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on 
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
+_kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases has thousands of fields
 
 
 def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
@@ -483,10 +484,9 @@ def resting(plan: RunPlan) -> RunPlan:
 def check_numbers(value: Any, where: str) -> None:
     """Every number finite and every count an integer: comparisons with NaN are False and would check nothing."""
     if is_dataclass(value):
-        kinds = get_type_hints(type(value))
         for item in fields(value):
             held, place = getattr(value, item.name), f"{where}.{item.name}"
-            if kinds[item.name] is int and (not isinstance(held, int) or isinstance(held, bool)):
+            if _kinds(type(value))[item.name] is int and (not isinstance(held, int) or isinstance(held, bool)):
                 raise VerificationError(f"Expected {place} to be an integer, got {held!r}.")
             check_numbers(held, place)
     elif isinstance(value, tuple | list):
