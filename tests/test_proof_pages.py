@@ -84,7 +84,7 @@ def cited(page: Path) -> list[str]:
 
 def test_every_name_that_a_proof_cites_exists() -> None:
     """In one test, as all sources are read for it."""
-    for page, token in ((page.stem, token) for page in PAGES for token in cited(page)):
+    for page, token in ((each.stem, token) for each in PAGES for token in cited(each)):
         if "/" in token and re.fullmatch(r"[\w./:-]+", token):
             assert (ROOT / token.split("::")[0]).exists(), (page, token)
             continue
