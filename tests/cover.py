@@ -16,4 +16,8 @@ def by_default(names: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
     """The names as parameters; those that are not among the chosen ones are left to `pytest -m slow`."""
     names = list(names)
     assert set(chosen) <= set(names), f"no such parameters: {set(chosen) - set(names)}"
-    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [name if name in chosen else _later(name) for name in names]
+
+
+def _later(name: Any) -> Any:
+    return pytest.param(*(name if isinstance(name, tuple) else (name,)), marks=pytest.mark.slow)

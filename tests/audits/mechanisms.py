@@ -293,7 +293,7 @@ AUDITS = [
         "a run that stops by what it released",
         DELTA,
         ratios(early, epsilon=EPSILON),
-        {"opposite": case(ends=OPPOSITE, uses=0.9)},
+        {"opposite": case(ends=OPPOSITE, uses=0.9, draws=3_000)},
         {"rounds that were run are given back": case((Ledger, "give_back", all_of_it), ends=OPPOSITE)},
     ),
     Audit(

@@ -104,7 +104,13 @@ def test_gaussian_runs_are_worth_exactly_their_promise_to_an_accountant_of_other
     assert epsilon_of(name) == pytest.approx(plan.guarantee.epsilon, rel=5e-6)
 
 
-@pytest.mark.parametrize("plan_of", expressible())
+@pytest.mark.parametrize(
+    "plan_of",
+    [
+        one if at % 3 == 2 else pytest.param(*one.values, id=one.id, marks=pytest.mark.slow)
+        for at, one in enumerate(expressible())
+    ],
+)
 def test_an_accountant_of_others_notices_half_the_sensitivity(plan_of: Any) -> None:
     plan = plan_of()
     assert exact(with_half_the_noise(event_of(plan)), left_of_delta(plan)) > 1.5 * plan.guarantee.epsilon

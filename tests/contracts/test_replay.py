@@ -153,7 +153,7 @@ OTHER_MIN_COHORTS = [name for name in NOISY if name not in MIN_COHORTS]
 def test_a_neighbour_can_meet_the_same_min_cohorts_by_a_count_that_moves_by_one(name: str) -> None:
     whole = scene(with_min_cohort(name))
     assert whole.honest[-1].public["min_cohort"] == MET
-    replayed = [replay(whole, pair) for pair in pairs(name) if pair.round < len(whole.honest)]
+    replayed = [replay(whole, pair) for pair in pairs(name)[::2] if pair.round < len(whole.honest)]
     assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) >= 9
 
 

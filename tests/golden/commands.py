@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ("predict", "run", "odd.csv", "--out", "odd-out.csv", "--threshold", "0.999"),
     ),
     "classes": (
-        ("simulate", *OF_WARDS, *RUN, "--set", "algorithm.name=dp-sgd-wor"),
+        ("simulate", *OF_WARDS, *RUN, "--set", "algorithm.name=dp-sgd-wor", "--set", "budget.max_rounds=32"),
         ("predict", "run", "visits.csv", "--out", "classes.csv", "--scores"),
     ),
 }

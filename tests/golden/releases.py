@@ -86,6 +86,7 @@ def _rows() -> Any:
         epsilon=4.0,
         delta=1e-5,
         algorithm="dp-sgd-wor",
+        options={"rounds": 32},
         radius=3.0,
         clip_norm=4.0,
         items_per_user=1,

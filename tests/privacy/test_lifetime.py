@@ -263,7 +263,7 @@ def test_runs_that_are_gaussian_but_for_t_stay_within_the_limit(runs, share):
     assert sum(each.epsilon for each in plain) <= (1 - share) * 2.0 * (1 + 1e-12)
 
 
-@quick
+@settings(quick, max_examples=25)
 @given(runs=st.lists(nearly, min_size=1, max_size=12))
 def test_the_sum_of_runs_that_are_gaussian_but_for_t_is_never_below_the_truth(runs):
     for delta in (None, 1e-5):

@@ -44,7 +44,7 @@ def group_size(*, epsilon, bins, failure):
 
 class TestGroupSize:
     @given(epsilon=st.floats(0.3, 6.0), bins=st.integers(2, 300), log_failure=st.floats(-6, -1))
-    @fast
+    @settings(fast, max_examples=25)
     def test_enough_by_exact_probabilities_however_the_values_are_split(self, epsilon, bins, log_failure):
         size = group_size(epsilon=epsilon, bins=bins, failure=10**log_failure)
         for members in {math.ceil(size / 2), math.ceil(0.7 * size), size}:

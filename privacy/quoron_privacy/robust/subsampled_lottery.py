@@ -194,8 +194,7 @@ def pair(plan: SubsampledLottery) -> "Pair":
         return found
 
     def from_above(values: Vector) -> Vector:
-        """Sums of each and all behind it."""
-        return np.cumsum(values[::-1])[::-1]
+        return np.cumsum(values[::-1])[::-1]  # sums of each and all behind it
 
     sizes, deltas = [0.0], [once(0.0)]
     typical = 2.5 * deltas[0]
