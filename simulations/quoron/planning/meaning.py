@@ -92,7 +92,7 @@ class Meaning:
             return f"predictions at most {number(self.apart)} off the best model's, root mean square {beside}"
         said = []
         if self.accuracy is not None:
-            said.append(f"accuracy at most {_points(self.accuracy)} below the best model's")
+            said.append(f"accuracy at most {100 * self.accuracy:.2g} points below the best model's")
         if self.area is not None:
             said.append(f"AUC {self.area:.2g}")
         return f"{' and '.join(said)} (measured)" if said else ""
@@ -140,7 +140,3 @@ def number(value: float) -> str:
     ('8,100', '0.012')
     """
     return f"{float(f'{value:.2g}'):,.10g}"
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:.2g} points"

@@ -284,10 +284,9 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         super().__init__(plan)
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
         numbers = plan.problem.beliefs.label_bound is not None
-        features, groups = self._contrasts.features, plan.problem.beliefs.groups
-        self._groups = np.zeros(features, np.int64)  # of coordinates, as `aligned` orders them
-        own = features - self.parameters.intercept
-        self._groups[:own] = sorted(groups[:own]) if groups else 0
+        features = self._contrasts.features
+        groups, own = plan.problem.beliefs.groups or (0,) * features, features - self.parameters.intercept
+        self._groups = np.array([*sorted(groups[:own]), *groups[own:]])  # of coordinates, as `aligned` orders them
         self._law = replace(self.parameters.law, level=numbers and self.parameters.constant(self._contrasts.features))
 
     def init(self) -> WhitenedState:
@@ -309,10 +308,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             widened=np.zeros(d, np.bool_),
             point=zero,
             centre=zero,
-            radius=self.bound,
-            start_length=self.bound,
+            radius=estimates.bound(self.plan),
+            start_length=estimates.bound(self.plan),
             factor=estimates.FIRST_FACTOR,
-            spread=self.bound**2,
+            spread=estimates.bound(self.plan) ** 2,
             target=self._target(0.25),
             pace=1.0,
             error=0.0,
@@ -376,7 +375,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             constant = self.parameters.constant(features)
             return ColumnSum(users, state.windows.both, estimates.unit(self.plan), constant)
         if state.part == VECTOR:
-            return self._of_gradients(VectorLengthSum(users, state.transform, self.bound))
+            return self._of_gradients(VectorLengthSum(users, state.transform, estimates.bound(self.plan)))
         if whole:
             return ShapedMomentSum(users, state.transform, estimates.radius(self.plan, state, stage))
         return LengthSum(users, state.transform, float(features))
@@ -609,7 +608,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         error = error + LEARNT**2 * moved / d
         radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
         if p.robust:
-            radius = min(radius, ROBUST_BOUND * self.bound, ROBUST_LENGTHS * state.start_length)
+            radius = min(radius, ROBUST_BOUND * estimates.bound(self.plan), ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def voting(self, state: WhitenedState) -> ClippedSum:
@@ -661,11 +660,6 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if not usual or math.sqrt(state.spread) >= near * state.start_length:
             return False
         return 4 * self._law.variety(following) > EVEN
-
-    @property
-    def bound(self) -> float:
-        """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-        return estimates.bound(self.plan)
 
     @property
     def _restores(self) -> bool:
