@@ -175,9 +175,9 @@ def without(points: Matrix, directions: NDArray[np.bool_], transform: Matrix, un
 def aligned(transform: Matrix, doubt: Vector, groups: tuple[int, ...] = (), *, constant: bool) -> tuple[Matrix, Vector]:
     """Return the same metric in coordinates that are directions of the features themselves, those that vary most first.
 
-    With `groups`, 0 or more of every feature, in coordinates of what each group adds to those before it: models L w of
-    the features of some groups are the w that are orthogonal to the rows of L of all others. So the last directions of
-    a basis of rows, the last group's first, are those of the first groups. A `constant` feature's stays the last.
+    With `groups`, 0 or more of every feature, in coordinates of what a group adds to those before it. Models L w of the
+    features of some groups are the w that are orthogonal to the rows of L of all others. So the last directions of a
+    basis of rows, the last group's first, are those of the first groups. A `constant` feature's stays the last.
     """
     own, turn = len(transform) - constant, np.eye(len(transform))
     if groups:

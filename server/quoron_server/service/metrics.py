@@ -208,7 +208,7 @@ class Metrics(ServerMetrics[Stored]):
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
         yield family("database_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
-            size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
+            size = sum((version(Path(f"{self._place}{end}")) or (0, 0, 0))[2] for end in ("", "-wal"))
             yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
         text = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
@@ -252,10 +252,6 @@ class Metrics(ServerMetrics[Stored]):
 
 def _inode(path: Path | None) -> Version:
     return ((path and version(path)) or ())[:2] or None
-
-
-def _size(path: Path) -> int:
-    return (version(path) or (0, 0, 0))[2]
 
 
 ALARMS = Path(__file__).with_name("alarms.yml")
