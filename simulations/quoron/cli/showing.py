@@ -230,7 +230,7 @@ def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]
         Section(
             note=[f"Guarantee: {summary.statement}"],
             rows=_figures(summary),
-            tables=known.tables,
+            tables=known.tables[:1],
             below=known.note,
             dense=True,
         ),

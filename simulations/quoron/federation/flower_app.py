@@ -48,12 +48,12 @@ def main(grid: Grid, context: Context) -> None:
 def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Ended, Path]:
     """Return what a run released, and the folder for it."""
     require_users(environment)
-    results = Path(_given(environment, "QUORON_RESULTS"))
+    results, waiting = Path(_given(environment, "QUORON_RESULTS")), settings.get("waiting")
     ended = serve(
         grid,
         str(settings.get("specification", "")),
         _given(environment, "QUORON_DATABASE"),
-        waiting=_number(settings.get("waiting")),
+        waiting=float(waiting) if isinstance(waiting, int | float) else math.nan,  # which is refused
         group=environment.get("QUORON_GROUP") or EVERYONE,
         allow_simulation=allows_simulation(environment),
         most_people=_whole(environment.get("QUORON_MAX_USERS_PER_CLIENT") or "1"),
@@ -74,11 +74,6 @@ def _keep(ended: Ended, folder: Path) -> None:
     results.write_json("ledger.json", {"run": ended.specification.run, "state": "complete", **ended.ledger})
     results.write_model(ended.model)
     _log.info("the model is in %s", folder)
-
-
-def _number(value: object) -> float:
-    """Of a run config, which is its submitter's; nan for what is no number, and refused as that."""
-    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _given(environment: Mapping[str, str], name: str) -> str:

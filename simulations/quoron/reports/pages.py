@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
 from quoron.reports.page import ONLY, Section, Table
@@ -103,7 +105,7 @@ def rounded_up(value: float) -> str:
     return f"{math.ceil(value / unit - 1e-9) * unit:,.6g}"
 
 
-FEATURES = 200  # coefficients that are shown
+FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what was learnt "
     "of people in general says as much of you whether you are in the table or not."
@@ -168,8 +170,12 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
     more = len(table) - len(rows)
     note = [_reading(model, classes) + (f" {more:,} more are in the model's file." if more > 0 else "")]
     note += [f"Coefficients have {model.no_interval}."] if model.no_interval else []
-    listed = Table("Coefficients, in the columns' own units", heads, rows)
-    return Section(title="What the model says", note=note, tables=[listed], detail=True)
+    tables = [Table("Coefficients, in the columns' own units", heads, rows)]
+    if model.encoding.bends and single and not model.encoding.normalize:
+        spans = ((" and ".join(titles), float(np.ptp(effect))) for titles, effect in model.shapes().items())
+        moving = [[name, in_units(span)] for name, span in sorted(spans, key=lambda span: -span[1])[:COLUMNS] if span]
+        tables.append(Table("The columns that move it most, over their whole range", ["column", "by"], moving))
+    return Section(title="What the model says", note=note, tables=tables, detail=True)
 
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:

@@ -282,16 +282,12 @@ def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[st
         if key in ("taken", *FORECASTS, *PROMISE):
             row[key] = values[0]
         elif key not in {*row, "simulation_seed", "users_asked", "excess_risk_at_start", *ENDED}:
-            row[key] = sum(values) if key == "halted" else None if None in values else _mean(values)
+            mean = values[0] if len(set(values)) == 1 else None if None in values else float(np.mean(values))
+            row[key] = sum(values) if key == "halted" else mean
     return row | {
         "infeasible": runs[0]["infeasible"],
         "failed": next((run["failed"] for run in runs if run["failed"]), None),
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the mean, an integer where all values are the same one."""
-    return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
