@@ -16,7 +16,7 @@ from quoron_server.problem import Beliefs, Problem
 from quoron_server.specification import make_plan
 
 NUMBERS = (-1, 0, 10**9, 10**30, 10**400, 1e-300, 1e12, 1e300, math.inf, math.nan)
-LEFT_OUT = ("domain", "wide", "convex", "beliefs", "curvature", "sigmoid", "intercept")
+LEFT_OUT = ("domain", "wide", "convex", "beliefs", "curvature", "sigmoid", "intercept", "groups")
 CONSTANTS = [each.name for kind in (Problem, Beliefs) for each in fields(kind) if each.name not in LEFT_OUT]
 NAMES = sorted(set(FEW) & set(ALGORITHMS))
 
