@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WorkerHere(AbstractContextManager["WorkerHere"]):
-    """Answers with what a worker of its own process would; starting one of those takes seconds of a processor."""
+    """Answers with what a worker of another process would; starting one of those takes seconds of a processor."""
 
     def __init__(self, service: bytes) -> None:
         self.service = pickle.loads(service)

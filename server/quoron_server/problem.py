@@ -143,6 +143,8 @@ class Problem:
             raise ConfigError(
                 f"Expected dimension to be a multiple of outputs={self.outputs}, got dimension={self.dimension}."
             )
+        if isinstance(self.beliefs, Beliefs) and len(self.beliefs.groups) not in (0, self.features):
+            raise ConfigError(f"Expected groups of {self.features} features, got {len(self.beliefs.groups)} of them.")
         for name in ("users", "items_per_user", "dimension"):
             if getattr(self, name) > MOST:
                 raise ConfigError(f"Expected {name} <= {MOST:,}, got {name}={getattr(self, name):,}.")

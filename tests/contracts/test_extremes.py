@@ -38,6 +38,13 @@ def test_constants_beyond_every_unit_are_refused_by_name(constant: str) -> None:
             changed(problem, **{constant: number})
 
 
+def test_groups_of_another_number_of_features_are_refused() -> None:
+    problem = specification("dp-sgd-wor").problem
+    assert changed(problem, groups=(0,) * problem.features).beliefs.groups
+    with pytest.raises(ConfigError, match=f"Expected groups of {problem.features} features"):
+        changed(problem, groups=(0,) * (problem.features + 1))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_options_out_of_range_are_refused_by_name(name: str) -> None:
     info = ALGORITHMS[name]

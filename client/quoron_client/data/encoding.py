@@ -345,10 +345,7 @@ class Encoding(Declared):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Of every feature 0 for a column, else the number of its column's curve or of its columns' product.
-
-        Empty where all are columns.
-        """
+        """Of every feature 0 for a column, else the number of its curve or product; empty where all are columns."""
         if not self.bends:
             return ()
         found: dict[tuple[int, ...], int] = {}

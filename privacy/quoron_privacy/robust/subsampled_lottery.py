@@ -194,7 +194,8 @@ def pair(plan: SubsampledLottery) -> "Pair":
         return found
 
     def from_above(values: Vector) -> Vector:
-        return np.cumsum(values[::-1])[::-1]  # sums of each and all behind it
+        """Sums of each and all behind it."""
+        return np.cumsum(values[::-1])[::-1]
 
     sizes, deltas = [0.0], [once(0.0)]
     typical = 2.5 * deltas[0]

@@ -10,7 +10,7 @@ PORTS = range(10_000, 32_000)  # below those that a system gives to processes th
 
 
 def free_ports(number: int) -> tuple[int, ...]:
-    """So many of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
+    """Return different free ports of the loopback interface, below those that a system assigns."""
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < number:

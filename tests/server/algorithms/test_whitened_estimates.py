@@ -62,7 +62,7 @@ class TestEstimates:
         np.testing.assert_array_equal(in_groups(z, variances, 0 * groups), shrunk(z, variances))
 
     def test_what_has_no_evidence_loses_its_noise_and_what_has_keeps_its_signal(self):
-        """Ten strong columns and ten groups of four without a signal: a third of the error of one scale for all."""
+        """Ten strong columns and ten groups of four without a signal: less than half the error of one scale for all."""
         rng, groups = np.random.default_rng(4), np.repeat(np.arange(11), [10] + [4] * 10)
         apart, together = [], []
         for _ in range(40):

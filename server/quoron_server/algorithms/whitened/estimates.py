@@ -5,7 +5,7 @@ All here are functions of released and public numbers; why each is as it is: doc
     WhitenedState what has been released so far, and what follows from it
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
-    in_groups     the same, of every curve and product by itself
+    in_groups     the same, of every curve and product apart
     tail_power    how fast users get fewer farther out
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
