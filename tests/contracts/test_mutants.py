@@ -30,8 +30,6 @@ from quoron_privacy.means.free_presence import (
     MomentMean,
     NormCountMean,
     PrefixNormCounts,
-    SecondMomentNoise,
-    moment_sensitivity,
 )
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
@@ -175,12 +173,10 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd")),
-    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "tracking-srgd")),
-    "moment_sensitivity": (moment_sensitivity, times(0.9), ("one-round-least-squares",)),
+    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "one-round-least-squares")),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd")),
-    "SecondMomentNoise.for_mu": ((SecondMomentNoise, "for_mu"), quieter, ("one-round-least-squares",)),
     "LogLength.for_mu": ((LogLength, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
-    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
+    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking", "one-round-least-squares")),
     "NormCountMean.for_mu": (
         (NormCountMean, "for_mu"),
         quieter,
