@@ -44,10 +44,14 @@ SECOND_LOOKS = {
     "an outlier mean in a loop",  # "accelerated-erm"
     "outlier-gd",  # "accelerated-erm"
     "one epoch, one run at a time",  # "one epoch"
+    "local reports in a loop",  # "local reports by an engine", and "a clipped mean in a loop"
+    "the account of cohorts by coins",  # "cohorts by coins"
     "hidden cutoff",  # "hidden cutoff, by ratios"
     "noisy tests of many users",  # "noisy test"
     "users far away",  # tests/privacy/test_learnt_mean.py replays all releases
     "second moments around a centre",
+    "shares of lengths",
+    "second moment",  # tests/contracts/test_replay_tracking.py replays pilots
 }
 AUDITS: list[Audit] = [audit for module in (*MODULES, tracking, two_servers) for audit in module.AUDITS]
 
