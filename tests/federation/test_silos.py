@@ -124,7 +124,9 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", by_default(LIES, [lie for lie in LIES if lie not in ("flat", "float32", "no status", "one row too many")])
+)
 def test_a_silo_that_lies_about_all_of_its_rows_is_its_people_rejected_and_nobody_else(
     lie: str, tmp_path: Path
 ) -> None:

@@ -232,6 +232,7 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 4, 5]
 
 
+@pytest.mark.slow
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
     own, ledger = people.drop(columns="height"), {"ledger": tmp_path / "ledger.sqlite", "progress": False}
     own.to_csv(tmp_path / "own.csv", index=False)
