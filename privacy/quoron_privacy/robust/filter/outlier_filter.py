@@ -140,6 +140,7 @@ def verify(parameters: FilterParameters, epsilon: float, delta: float, *, delta_
     return certified
 
 
+@lru_cache(maxsize=64)  # for any number of rounds a plan looks at the same few cohorts
 def calibrate(
     epsilon: float,
     delta: float,
