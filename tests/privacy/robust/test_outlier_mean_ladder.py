@@ -185,6 +185,17 @@ def largest_ratio(mean: OutlierMean) -> Fraction:
     return Fraction(float(largest_ratios(mean.cohort_size, mean.ramp_low, mean.ramp_high, lost)[0]) * (1 + 1e-15))
 
 
+@given(st.integers(4, 3000), st.floats(0, 1), st.lists(st.floats(0, 0.5), min_size=1, max_size=5))
+def test_no_height_that_is_left_out_is_worse(size, steep, shares):
+    low = (size + 1) // 2
+    high, lost = min(low + 1 + int(steep * (size - low)), size - 1), [int(share * size**2) for share in shares]
+    heights, width = np.arange(low, high + 1), high - low
+    for points, worst in zip(lost, largest_ratios(size, low, high, np.array(lost)), strict=True):
+        below = size * (size - heights) * width - points * (high - heights)
+        ratios = 2 * ((size - heights) * width + points) / below
+        assert worst == (ratios.max() if below.min() > 0 else np.inf)
+
+
 def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
     """outlier-mean#o1 (b) as it is written, height by height; None where the total weight may vanish."""
     worst = Fraction(0)
