@@ -45,7 +45,7 @@ from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
 from quoron_server.algorithms.localised import median
 from quoron_server.algorithms.localised import phased as localised_plan
-from quoron_server.algorithms.noisy import DRAWS, NoisySGDParameters
+from quoron_server.algorithms.noisy import NoisySGDParameters
 from quoron_server.algorithms.one_epoch import OneEpochParameters
 from quoron_server.algorithms.tracking import TrackingParameters
 from quoron_server.plan import Privacy, RunPlan
@@ -88,7 +88,7 @@ def forget() -> None:
 
 @contextmanager
 def bent(of: Any, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """A function in every module that has it by name and in `DRAWS`, or (class, name of a method or property)."""
+    """A function in every module that has it by name, or (class, name of a method or property)."""
     with pytest.MonkeyPatch.context() as patch:
         forget()
         if isinstance(of, tuple):
@@ -110,9 +110,6 @@ def bent(of: Any, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
                     for name, value in list(vars(each).items()):
                         if value is of:
                             patch.setattr(each, name, changed)
-            for kind, draws in list(DRAWS.items()):  # a table of functions
-                if draws.round_mu is of:
-                    patch.setitem(DRAWS, kind, replace(draws, round_mu=changed))
         yield
     forget()
 

@@ -56,12 +56,13 @@ from quoron_server.algorithms.info import (
     statistical_floor,
 )
 from quoron_server.algorithms.noisy import (
-    DRAWS,
     DrawnCohorts,
     Sampling,
     count_room,
-    drawn_cohort,
+    moved_by,
     pairs_of_rounds,
+    ranked_mu,
+    schedule_of,
     with_count,
 )
 from quoron_server.algorithms.printed import bassily_sun
@@ -151,7 +152,7 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         drawn = p.cohort_size < self.plan.problem.users
         # All that a round reads of its answers; a crude mean reads every row.
         reduction = ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
-        cohort = drawn_cohort(p, self.plan.problem.users, state.round, noise)
+        cohort = p.draws(self.plan.problem.users).members(state.round, noise)
         return Question(state.round, cohort, task, p.cohort_size, reduction, drawn)
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
@@ -242,7 +243,7 @@ def verify(plan: RunPlan) -> None:
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users, ranged = plan.problem.users, plan.algorithm == NAME
     rough, promise = plan.problem.smoothness is None, plan.guarantee
-    drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
+    drawn = p.sampling != "disjoint" and p.adjacency == promise.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
@@ -264,7 +265,7 @@ def verify(plan: RunPlan) -> None:
 def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of drawn cohorts, or of everybody in every round."""
     mu = recounted_mu(p, problem.dimension)
-    return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, problem.dimension)
+    return pairs_of_rounds(p, problem, adjacency, mu, problem.dimension)
 
 
 def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
@@ -338,9 +339,7 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
     return [
         candidate
         for sampling, some in groupby(grid, lambda each: inputs.sampling(each[0]))  # everybody comes first
-        for candidate in _predicted(
-            inputs, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in some]
-        )
+        for candidate in _predicted(inputs, sampling, [(*each, ranked_mu(sampling, *each, total)) for each in some])
     ]
 
 
@@ -371,7 +370,7 @@ def _best_steps(
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
-    units = np.array([mean_sensitivity(1.0, int(cohort), DRAWS[sampling].moved) for cohort in cohorts]) / mus
+    units = np.array([mean_sensitivity(1.0, int(cohort), moved_by(sampling)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
     def tracked(steps: Vector, suffixes: Integers) -> Vector:
@@ -442,8 +441,8 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
 def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
-    draws = DRAWS[run.sampling]
-    mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
+    draws = schedule_of(run.sampling, problem.users, cohort, rounds)
+    mu = draws.round_mu(privacy.epsilon, delta)
     fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
     final = _predicted(fixed, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
