@@ -114,7 +114,7 @@ class TestASearchOverATable:
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(Killed), ending(tuning.TableSearch, "perform", "after", 1):
             quoron.tune(table(), **asked(tmp_path))
-        with pytest.raises(OtherVersion, match="settings to try"):
+        with pytest.raises(OtherVersion, match="the same plan"):
             quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
         with pytest.raises(OtherVersion, match="same table"):
             quoron.tune(table().assign(a=0.5), **asked(tmp_path))

@@ -20,7 +20,6 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
-from quoron_client.durable import locked
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -672,11 +671,7 @@ class Prepared(Generic[S]):
 
         OtherVersion if it began with another plan or other data.
         """
-        with locked(folder.path):  # of two at once the second finds what the first has begun
-            if not folder.ledger.is_file():
-                if record is not None:
-                    folder.write_json(RECORD, record)
-                said = f"{comment(self.remark)}\n" if self.remark else ""
-                folder.write_text("config.toml", said + self.config.as_toml())
-                folder.write_json("plan.json", self.planned.as_json())
-            return self.run.begin(folder.ledger)
+        said = f"{comment(self.remark)}\n" if self.remark else ""
+        files: dict[str, Any] = {} if record is None else {RECORD: record}
+        files |= {"config.toml": said + self.config.as_toml(), "plan.json": self.planned.as_json()}
+        return folder.begin(self.run, files)
