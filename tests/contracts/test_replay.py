@@ -216,7 +216,7 @@ def leaking(update):
         after = update(self, state, answers, noise)
         seen = np.nan_to_num(answers.values[:, 0], posinf=0.0, neginf=0.0)
         leak = 1e-6 * float(np.clip(seen, -1, 1).mean())
-        return replace(after, state=replace(after.state, x=after.state.x + leak))
+        return replace(after, state=replace(after.state, iterate=after.state.iterate + leak))
 
     return leaks
 

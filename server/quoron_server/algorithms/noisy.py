@@ -25,21 +25,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
+from quoron_privacy.release import Adjacency, NoisySums, Sums
 from quoron_privacy.schedule import Schedule
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
@@ -49,6 +50,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
+from quoron_server.algorithms.descent import Descent, Estimate, S, State
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -71,7 +73,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -255,24 +256,39 @@ class NoisySGDParameters(DrawnCohorts):
         return self.sampling != "disjoint" and self.cohort_size == problem.users
 
 
+Drawn = TypeVar("Drawn", bound=DrawnCohorts)
+
+
 def drawn(problem: Problem, adaptive: bool) -> int:
     """Noise samples of one round."""
     return problem.dimension + (SHARES if adaptive else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NoisyState:
+class NoisyState(State):
     """Everything between two rounds."""
 
-    round: int
-    iterate: Vector
-    running: Vector  # sum of the averaged iterates, divided by their planned number
     radius: float  # C_t
     moments: Moments  # of the optimiser
     presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
-class NoisySGD(OfPlan[NoisySGDParameters]):
+class OnDrawnCohorts(Descent[Drawn, S]):
+    """Descent whose cohorts are drawn as its parameters say."""
+
+    def drawn(self) -> bool:
+        """Return whether who is asked is secret."""
+        return self.parameters.sampling != "disjoint" and self.parameters.cohort_size < self.plan.problem.users
+
+    def cohort(self, round_: int, noise: NoiseSource) -> Integers:
+        """Return the next users of the public order, everybody, or whom secret noise draws afresh."""
+        p = self.parameters
+        if p.sampling == "disjoint":
+            return super().cohort(round_, noise)
+        return p.draws(self.plan.problem.users).members(round_, noise)
+
+
+class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
     """Algorithm object for a plan with NoisySGDParameters."""
 
     kind = NoisySGDParameters
@@ -282,25 +298,13 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         p, zero = self.parameters, np.zeros(self.plan.problem.dimension)
         return NoisyState(0, zero, zero, p.clip_norm, p.optimiser.start(len(zero)))
 
-    def request(self, state: NoisyState, noise: NoiseSource) -> Question | None:
-        """Average gradients of this round's cohort at the current iterate."""
-        if state.round == self.parameters.rounds:
-            return None
-        task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        p = self.parameters
-        users, size, disjoint = self.plan.problem.users, p.cohort_size, p.sampling == "disjoint"
-        if disjoint:
-            cohort = partition(seed=self.plan.seed, users=users)[state.round * size : (state.round + 1) * size]
-        else:
-            cohort = p.draws(users).members(state.round, noise)
-        return Question(state.round, cohort, task, size, p.reduction(state.radius), drawn=not disjoint and size < users)
+    def reduction(self, state: NoisyState) -> ClippedSum | None:
+        """Return the sum of clipped gradients."""
+        return self.parameters.reduction(state.radius)
 
-    def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
-        """One noisy step."""
-        p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
-        public: dict[str, Any] = {}
-        releases: tuple[Release, ...] = ()
-        presence, reduction = state.presence, p.reduction(radius)
+    def estimate(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Return the noisy mean of clipped gradients, and where the clip follows the users its next norm."""
+        p, radius, gaussian, reduction = self.parameters, state.radius, self.parameters.noise, self.reduction(state)
         if reduction is None:
             assert isinstance(answers, Answers)
             mean: Vector | NoisySums
@@ -308,23 +312,24 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         else:
             sums = summed(answers, reduction)
             mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
-        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
-            told = shares.release(sums, noise.stream("release", t))
-            gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
-            radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
-        elif gaussian is not None:
-            gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
-        else:
-            assert not isinstance(mean, NoisySums)
-            gradient = mean
-        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, p.step_size, t=t, rounds=p.rounds)
-        iterate = self.plan.problem.domain.project(wanted)
-        averaged = p.rounds - t <= p.suffix
-        running = state.running + iterate / p.suffix if averaged else state.running
-        moved = NoisyState(t + 1, iterate, running, radius, moments, presence)
         answered = int(np.sum(answers.answered))
-        diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
-        return Update(moved, releases, public, diagnostics)
+        seen = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
+            told = shares.release(sums, noise.stream("release", state.round))
+            radius, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
+            remembered, entry = {"radius": radius, "presence": presence}, shares.entry().scaled(state.radius)
+            return Estimate(state.radius * told.mean, (entry,), {"radius": state.radius}, seen, remembered)
+        if gaussian is not None:
+            released = gaussian.release(mean, noise.stream("release", state.round))
+            return Estimate(released, (gaussian.entry(),), diagnostics=seen)
+        assert not isinstance(mean, NoisySums)
+        return Estimate(mean, diagnostics=seen)
+
+    def step(self, state: NoisyState, gradient: Vector, phase: NoisySGDParameters) -> NoisyState:
+        """Step as the optimiser does."""
+        at = {"t": state.round, "rounds": phase.rounds}
+        wanted, moments = phase.optimiser.step(state.iterate, gradient, state.moments, phase.step_size, **at)
+        return replace(state, iterate=self.plan.problem.domain.project(wanted), moments=moments)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""
