@@ -108,7 +108,7 @@ def report_audits():
         },
     )
 
-    def both(first, mu):
+    def both(first, mu, draws=draws // 4):
         """The ratio of everything that a user sends: of a report with the one bit and not the other, and a vector."""
         bits, noise = RangeBits(first, BINS, 1.0), replace(sound, radius=1.0)
         own = bits_world(-HUGE, 0, bits, SeededRandomness(95))(draws)

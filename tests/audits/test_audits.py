@@ -46,6 +46,7 @@ SECOND_LOOKS = {
     "one epoch, one run at a time",  # "one epoch"
     "local reports in a loop",  # "local reports by an engine", and "a clipped mean in a loop"
     "the account of cohorts by coins",  # "cohorts by coins"
+    "mean-sgd",  # tests/contracts replays it, calibrated and as printed
     "hidden cutoff",  # "hidden cutoff, by ratios"
     "noisy tests of many users",  # "noisy test"
     "users far away",  # tests/privacy/test_learnt_mean.py replays all releases

@@ -101,7 +101,7 @@ class TestDataFrame:
         "dtype",
         by_default(
             ["float32", "Float64", "float64[pyarrow]", "string", "str", "Int64", "boolean"],
-            ["float32", "Float64", "string", "Int64", "boolean"],
+            ["float32", "Float64", "Int64", "boolean"],
         ),
     )
     def test_of_named_dtypes_too(self, dtype, tmp_path):

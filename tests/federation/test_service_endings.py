@@ -286,7 +286,7 @@ async def nobody_waits(running: Coordinator) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("cancelled", by_default([False, True], [True]))
 async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
     cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

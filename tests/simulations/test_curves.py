@@ -82,6 +82,7 @@ def test_shapes_add_up_to_the_score_and_are_drawn(people: pd.DataFrame, bent: An
     assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 6
 
 
+@pytest.mark.slow
 def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +141,7 @@ def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_p
 @pytest.mark.parametrize(
     ("label", "missing"),
     [
-        ("ill", "midpoint"),
+        pytest.param("ill", "midpoint", marks=pytest.mark.slow),
         ({"column": "kind", "classes": ["a", "b", "c"]}, "drop"),
         ({"column": "height", "range": [0, 1]}, "midpoint"),
     ],

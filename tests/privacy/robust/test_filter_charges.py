@@ -87,7 +87,7 @@ def best_adversary(epsilon: float, mu: float, tests: list[tuple[float, float]], 
 
 
 @pytest.mark.parametrize("scale", by_default([1.5, 4.0], [4.0]))
-@pytest.mark.parametrize(("hits", "horizon"), [(1, 4), (2, 3), pytest.param(3, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("hits", "horizon"), by_default([(1, 4), (2, 3), (3, 3)], [(2, 3)]))
 def test_no_adaptive_series_of_laplace_tests_beats_the_game(scale, hits, horizon):
     each = 1.0 / scale
     tests = [

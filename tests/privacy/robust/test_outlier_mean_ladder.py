@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from cover import by_default
 from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for, mu_for
 from quoron_privacy.errors import VerificationError
@@ -433,7 +434,7 @@ def climb(rng: np.random.Generator, mean: OutlierMean, turns: int) -> float:
     return best
 
 
-@pytest.mark.parametrize(("size", "core"), [(9, 8), (14, 11), (24, 20)])
+@pytest.mark.parametrize(("size", "core"), by_default([(9, 8), (14, 11), (24, 20)], [(9, 8)]))
 def test_a_climbing_adversary_stays_below_the_bound(size, core):
     rng, mean = np.random.default_rng(size), weighted_mean(size, core)
     found = [climb(rng, mean, 40) for _ in range(2)]
