@@ -5,10 +5,11 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -510,8 +511,6 @@ def _estimated(
 
 MOST_USERS = 10**10
 EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
-STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
-CLOSE = 1.04  # bisection ends when the ends are this factor apart
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -595,30 +594,18 @@ def least(
 ) -> tuple[float, RunPlan] | None:
     """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
 
-    To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
-    plans come and go, it is one of the places where they come.
+    Numbers of two digits are bisected, below `start` where there is a plan, else above. Where plans come and go, it is
+    one of the places where they come.
     """
-    good, plan, bad = start, found(start), start
-    if plan is None:
-        while plan is None:
-            bad, good = good, min(good * STRIDE, highest)
-            if bad >= highest:
-                return None
-            plan = found(good)
-    else:
-        while (at := found(bad := max(good / STRIDE, lowest))) is not None:
-            good, plan = bad, at
-            if good <= lowest:
-                return good, plan
-    while good / bad > CLOSE:
-        middle = math.sqrt(good * bad)
-        at = found(middle)
-        if at is None:
-            bad = middle
-        else:
-            good, plan = middle, at
-    rounded = min(two_digits(good), highest)
-    return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
+    here, powers = found(start), range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)))
+    numbers = [float(f"{digits}e{power}") for power in powers for digits in range(10, 100)]
+    low, high = (start, highest) if here is None else (lowest, min(two_digits(start), highest))
+    numbers = [number for number in numbers if low <= number <= high]
+    plans = cache(found)
+    place = bisect_left(numbers, True, key=lambda number: plans(number) is not None)
+    if place < len(numbers) and (plan := plans(numbers[place])) is not None:
+        return numbers[place], plan
+    return None if here is None else (start, here)
 
 
 def wanted_risk(text: str, problem: Problem) -> float:
