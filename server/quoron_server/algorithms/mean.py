@@ -30,7 +30,7 @@ from itertools import groupby
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers, summed
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
@@ -42,10 +42,11 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
+from quoron_server.algorithms.descent import DescentState, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -57,6 +58,7 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.noisy import (
     DrawnCohorts,
+    DrawnDescent,
     Sampling,
     count_room,
     moved_by,
@@ -121,17 +123,14 @@ class MeanSGDParameters(DrawnCohorts):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeanSGDState:
+class MeanSGDState(DescentState):
     """Everything between two rounds; all of it is released."""
 
-    round: int
-    iterate: Vector  # x_t
     centre: Vector  # c_t, unless a range finds it in the round
     radius: float  # C_t
-    running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class MeanSGD(OfPlan[MeanSGDParameters]):
+class MeanSGD(DrawnDescent[MeanSGDParameters]):
     """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
     kind = MeanSGDParameters
@@ -139,21 +138,12 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
     def init(self) -> MeanSGDState:
         """Start at zero, and expect gradients around zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return MeanSGDState(0, zero, zero, self.parameters.first_radius, zero)
+        return MeanSGDState(0, zero, zero, zero, self.parameters.first_radius)
 
-    def request(self, state: MeanSGDState, noise: NoiseSource) -> Question | None:
-        """Average gradients of this round's cohort at the current iterate."""
+    def reduction(self, state: MeanSGDState) -> ClippedSum | None:
+        """Return all that a round reads of its answers; None for a crude mean, which reads every row."""
         p = self.parameters
-        if state.round == p.rounds:
-            return None
-        task = AverageGradient(
-            state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
-        )
-        drawn = p.cohort_size < self.plan.problem.users
-        # All that a round reads of its answers; a crude mean reads every row.
-        reduction = ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
-        cohort = p.draws(self.plan.problem.users).members(state.round, noise)
-        return Question(state.round, cohort, task, p.cohort_size, reduction, drawn)
+        return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""
@@ -171,12 +161,10 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         gradient = centre + radius * gaussian.release(mean, noise.stream("release", t))
         entries += (gaussian.entry().scaled(radius),)
         iterate = project(state.iterate - p.step_size * gradient)
-        running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
-        after = MeanSGDState(t + 1, iterate, state.centre, radius, running)
+        after = state.moved(iterate, p)
         if crude is None:
             after = replace(after, centre=gradient, radius=self._recentred(state, iterate))
-        diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
-        return Update(after, entries, {"radius": radius}, diagnostics)
+        return Update(after, entries, {"radius": radius}, diagnosed(sums))
 
     def _recentred(self, state: MeanSGDState, iterate: Vector) -> float:
         """Return the radius around this round's release within which the next gradients are expected."""

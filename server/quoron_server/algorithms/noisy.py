@@ -25,11 +25,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
@@ -37,9 +37,9 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_privacy.schedule import Schedule
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.schedule import Schedule, Users
+from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
@@ -49,6 +49,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
+from quoron_server.algorithms.descent import Descent, DescentState, clipped, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -71,7 +72,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -145,6 +145,9 @@ class DrawnCohorts(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
+
+
+D = TypeVar("D", bound=DrawnCohorts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,18 +264,26 @@ def drawn(problem: Problem, adaptive: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NoisyState:
+class NoisyState(DescentState):
     """Everything between two rounds."""
 
-    round: int
-    iterate: Vector
-    running: Vector  # sum of the averaged iterates, divided by their planned number
     radius: float  # C_t
     moments: Moments  # of the optimiser
     presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
-class NoisySGD(OfPlan[NoisySGDParameters]):
+class DrawnDescent(Descent[D]):
+    """Descent with `DrawnCohorts`."""
+
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Users, bool]:
+        """Return whom a round asks, and whether secret coins have drawn it."""
+        p, users = self.parameters, self.plan.problem.users
+        if p.sampling == "disjoint":
+            return super().cohort(round_, noise)
+        return p.draws(users).members(round_, noise), p.cohort_size < users
+
+
+class NoisySGD(DrawnDescent[NoisySGDParameters]):
     """Algorithm object for a plan with NoisySGDParameters."""
 
     kind = NoisySGDParameters
@@ -282,49 +293,40 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         p, zero = self.parameters, np.zeros(self.plan.problem.dimension)
         return NoisyState(0, zero, zero, p.clip_norm, p.optimiser.start(len(zero)))
 
-    def request(self, state: NoisyState, noise: NoiseSource) -> Question | None:
-        """Average gradients of this round's cohort at the current iterate."""
-        if state.round == self.parameters.rounds:
-            return None
-        task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        p = self.parameters
-        users, size, disjoint = self.plan.problem.users, p.cohort_size, p.sampling == "disjoint"
-        if disjoint:
-            cohort = partition(seed=self.plan.seed, users=users)[state.round * size : (state.round + 1) * size]
-        else:
-            cohort = p.draws(users).members(state.round, noise)
-        return Question(state.round, cohort, task, size, p.reduction(state.radius), drawn=not disjoint and size < users)
+    def reduction(self, state: NoisyState) -> ClippedSum | None:
+        """Return all that a round reads of its answers; None without a clip."""
+        return self.parameters.reduction(state.radius)
 
     def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
-        p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
+        p, t, radius, presence = self.parameters, state.round, state.radius, state.presence
         public: dict[str, Any] = {}
-        releases: tuple[Release, ...] = ()
-        presence, reduction = state.presence, p.reduction(radius)
-        if reduction is None:
-            assert isinstance(answers, Answers)
-            mean: Vector | NoisySums
-            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-        else:
-            sums = summed(answers, reduction)
-            mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
+        releases: tuple[Release, ...]
         if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
+            sums = summed(answers, ClippedSum(radius, p.cohort_size))
             told = shares.release(sums, noise.stream("release", t))
             gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
             radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
-        elif gaussian is not None:
-            gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
+            diagnostics = diagnosed(sums)
         else:
-            assert not isinstance(mean, NoisySums)
-            gradient = mean
+            gradient, releases, diagnostics = self.gradient(state, answers, noise)
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, p.step_size, t=t, rounds=p.rounds)
-        iterate = self.plan.problem.domain.project(wanted)
-        averaged = p.rounds - t <= p.suffix
-        running = state.running + iterate / p.suffix if averaged else state.running
-        moved = NoisyState(t + 1, iterate, running, radius, moments, presence)
-        answered = int(np.sum(answers.answered))
-        diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        moved = state.moved(
+            self.plan.problem.domain.project(wanted), p, radius=radius, moments=moments, presence=presence
+        )
         return Update(moved, releases, public, diagnostics)
+
+    def gradient(
+        self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource
+    ) -> tuple[Vector, tuple[Release, ...], dict[str, float]]:
+        """Return the mean of a round of a fixed clip with its noise, the ledger's entry, and diagnostics."""
+        p, gaussian = self.parameters, self.parameters.noise
+        if gaussian is None:  # without privacy there is no clip
+            assert isinstance(answers, Answers)
+            mean, _ = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            return mean, (), {"answered": int(np.sum(answers.answered)), "clipped_fraction": 0.0}
+        noisy, diagnostics = clipped(answers, ClippedSum(state.radius, p.cohort_size))
+        return gaussian.release(noisy, noise.stream("release", state.round)), (gaussian.entry(),), diagnostics
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""
@@ -503,14 +505,15 @@ def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel
     return Chosen(numbers, found.risk)
 
 
-def _one_pass_noise(inputs: OnePass, cohort: int) -> GaussianNoise:
+def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
+    """Return the least noise of a mean of `cohort` clipped rows, which a user enters once."""
     sensitivity = mean_sensitivity(inputs.clip_norm, cohort)
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
 def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
     problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
-    noise = _one_pass_noise(inputs, cohort)
+    noise = one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
     if inputs.options.adaptive:
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
@@ -648,7 +651,7 @@ ONE_PASS = AlgorithmInfo(
     promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
-    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, _one_pass_noise), _chosen_one_pass),
+    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, one_pass_noise), _chosen_one_pass),
     verifier=partial(_verify, {"replace-one": "disjoint"}),
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),

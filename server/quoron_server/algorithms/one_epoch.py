@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
@@ -44,6 +44,7 @@ from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import MOST_STATE, OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
+from quoron_server.algorithms.descent import clipped
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import require_clip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser, OptimiserOptions
@@ -189,9 +190,7 @@ class OneEpoch(OfPlan[OneEpochParameters]):
 
     def mean(self, answers: Answers | Sums) -> tuple[Vector | NoisySums, dict[str, float]]:
         """(1/B) Σ clip_C(Δ_t(u)), or the sum with noise; diagnostics."""
-        sums = summed(answers, self.reduction)
-        mean = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
-        return mean, {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
+        return clipped(answers, self.reduction)
 
     def prefix_sum(
         self, state: Iterates, answers: Answers | Sums, noise: NoiseSource

@@ -26,13 +26,14 @@ from itertools import product
 import numpy as np
 from scipy.special import chdtrc, chdtri
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_privacy.schedule import Users
+from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm import (
     FARTHER,
@@ -45,6 +46,7 @@ from quoron_server.algorithms.accelerated_erm import (
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
+from quoron_server.algorithms.descent import Descent, DescentState
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
@@ -57,7 +59,6 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -101,16 +102,13 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutlierGDState:
+class OutlierGDState(DescentState):
     """Everything between two rounds; all of it a function of releases."""
 
-    round: int
-    iterate: Vector  # x_t
     gradient: Vector  # r
-    running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class OutlierGD(OfPlan[OutlierGDParameters]):
+class OutlierGD(Descent[OutlierGDParameters]):
     """Algorithm object for a plan with OutlierGDParameters."""
 
     kind = OutlierGDParameters
@@ -120,25 +118,18 @@ class OutlierGD(OfPlan[OutlierGDParameters]):
         zero = np.zeros(self.plan.problem.dimension)
         return OutlierGDState(0, zero, zero, zero)
 
-    def request(self, state: OutlierGDState, noise: NoiseSource) -> Question | None:
-        """Average gradients of all users at the iterate."""
-        p, problem = self.parameters, self.plan.problem
-        if state.round == p.rounds:
-            return None
-        cohort = partition(seed=self.plan.seed, users=problem.users)[: p.cohort_size]
-        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness, smoothing=moreau(p.smoothing))
-        return Question(state.round, cohort, task)
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Users, bool]:
+        """Return all users."""
+        return super().cohort(0, noise)
 
     def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
         """One tested, noisy step."""
         p, t = self.parameters, state.round
         step = released_gradient(p, answers, state.gradient, noise, t)
-        after = replace(state, round=t + 1)
+        iterate, last = state.iterate, state.gradient
         if step.gradient is not None:
-            moved = self.plan.problem.domain.project(state.iterate - p.step_size * step.gradient)
-            after = replace(after, iterate=moved, gradient=step.gradient)
-        if p.rounds - t <= p.suffix:
-            after = replace(after, running=state.running + after.iterate / p.suffix)
+            iterate, last = self.plan.problem.domain.project(iterate - p.step_size * step.gradient), step.gradient
+        after = state.moved(iterate, p, gradient=last)
         return Update(after, step.entries, {"released": step.gradient is not None}, step.diagnostics)
 
 
