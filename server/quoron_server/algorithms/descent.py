@@ -15,16 +15,16 @@ a phase ends. docs/adding-an-algorithm.md writes one.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release, Sums
+from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, P, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
@@ -66,18 +66,19 @@ class Descent(OfPlan[P], Generic[P, S]):
         self.phases: tuple[Any, ...] = getattr(self._numbers, "phases", (self._numbers,))
         self._ends = np.cumsum([phase.rounds for phase in self.phases])
 
-    @abstractmethod
     def init(self) -> S:
         """Start at zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return cast(S, State(0, zero, zero))
 
     @abstractmethod
     def estimate(self, state: S, answers: Any, noise: NoiseSource) -> Estimate:
         """Return the gradient that a round's Answers, or Sums where it has a reduction, are for."""
 
-    def cohort(self, round_: int, noise: NoiseSource) -> Integers:
-        """Return whom a round asks: the next `cohort_size` users in the public order."""
-        size = self._numbers.cohort_size
-        return partition(seed=self.plan.seed, users=self.plan.problem.users)[round_ * size : (round_ + 1) * size]
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return whom a round asks, and whether secret coins have drawn it: here the next users of a public order."""
+        size, order = self._numbers.cohort_size, partition(seed=self.plan.seed, users=self.plan.problem.users)
+        return order[round_ * size : (round_ + 1) * size], False
 
     def points(self, state: S) -> tuple[Matrix, tuple[float, ...]]:
         """Return where users take gradients, (k, d), and the weights of their sum, (k,): once, at the iterate."""
@@ -86,10 +87,6 @@ class Descent(OfPlan[P], Generic[P, S]):
     def reduction(self, state: S) -> ClippedSum | None:
         """Return all that a round reads of its answers; None where it reads single ones."""
         return None
-
-    def drawn(self) -> bool:
-        """Return whether cohorts are drawn by secret coins."""
-        return False
 
     def request(self, state: S, noise: NoiseSource) -> Question | None:
         """Return what the next round asks; None after the last one."""
@@ -100,8 +97,8 @@ class Descent(OfPlan[P], Generic[P, S]):
         points, weights = self.points(state)
         smoothing = moreau(getattr(self._numbers, "smoothing", 0.0))
         task = AverageGradient(points, weights, self.plan.problem.user_smoothness, smoothing=smoothing)
-        cohort, planned = self.cohort(state.round, noise), self._numbers.cohort_size
-        return Question(state.round, cohort, task, planned, self.reduction(state), self.drawn())
+        cohort, drawn = self.cohort(state.round, noise)
+        return Question(state.round, cohort, task, self._numbers.cohort_size, self.reduction(state), drawn)
 
     def step(self, state: S, gradient: Vector, phase: Any) -> S:
         """Return the state with x_{t+1} as its iterate."""
@@ -124,3 +121,14 @@ class Descent(OfPlan[P], Generic[P, S]):
     def ended(self, update: Update[S], noise: NoiseSource, phase: int) -> Update[S]:
         """Return what the last round of a phase releases beside its own: nothing."""
         return update
+
+
+def clipped(answers: Answers | Sums, reduction: ClippedSum) -> tuple[Vector | NoisySums, dict[str, float]]:
+    """Return (1/B) Σ clip_C of a round's rows, or the sum with noise, and diagnostics."""
+    sums = summed(answers, reduction)
+    return sums if isinstance(sums, NoisySums) else reduction.mean(sums), diagnosed(sums)
+
+
+def diagnosed(sums: Sums) -> dict[str, float]:
+    """Return how many answered and how many of them were clipped: private, for simulation only."""
+    return {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}

@@ -46,7 +46,7 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
-from quoron_server.algorithms.descent import Estimate, State
+from quoron_server.algorithms.descent import Estimate, State, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -158,8 +158,7 @@ class MeanSGD(OnDrawnCohorts[MeanSGDParameters, MeanSGDState]):
         sums = summed(answers, around)
         mean = sums if isinstance(sums, NoisySums) else around.unit_mean(sums)
         gradient = centre + radius * p.noise.release(mean, noise.stream("release", t))
-        diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
-        return Estimate(gradient, entries, {"radius": radius}, diagnostics)
+        return Estimate(gradient, entries, {"radius": radius}, diagnosed(sums))
 
     def step(self, state: MeanSGDState, gradient: Vector, phase: MeanSGDParameters) -> MeanSGDState:
         """Without ranges the next gradients are expected around this one, within a radius that follows the step."""

@@ -38,7 +38,7 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, NoisySums, Sums
+from quoron_privacy.release import Adjacency, Sums
 from quoron_privacy.schedule import Schedule
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
@@ -50,7 +50,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
-from quoron_server.algorithms.descent import Descent, Estimate, S, State
+from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -146,6 +146,9 @@ class DrawnCohorts(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
+
+
+D = TypeVar("D", bound=DrawnCohorts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +279,12 @@ class NoisyState(State):
 class OnDrawnCohorts(Descent[Drawn, S]):
     """Descent whose cohorts are drawn as its parameters say."""
 
-    def drawn(self) -> bool:
-        """Return whether who is asked is secret."""
-        return self.parameters.sampling != "disjoint" and self.parameters.cohort_size < self.plan.problem.users
-
-    def cohort(self, round_: int, noise: NoiseSource) -> Integers:
-        """Return the next users of the public order, everybody, or whom secret noise draws afresh."""
-        p = self.parameters
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return the next users of the public order, or everybody, or whom secret noise draws."""
+        p, users = self.parameters, self.plan.problem.users
         if p.sampling == "disjoint":
             return super().cohort(round_, noise)
-        return p.draws(self.plan.problem.users).members(round_, noise)
+        return p.draws(users).members(round_, noise), p.cohort_size < users
 
 
 class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
@@ -304,26 +303,20 @@ class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
 
     def estimate(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
         """Return the noisy mean of clipped gradients, and where the clip follows the users its next norm."""
-        p, radius, gaussian, reduction = self.parameters, state.radius, self.parameters.noise, self.reduction(state)
-        if reduction is None:
+        p, radius, reduction = self.parameters, state.radius, self.reduction(state)
+        if reduction is None or p.noise is None:  # without privacy there is no clip
             assert isinstance(answers, Answers)
-            mean: Vector | NoisySums
-            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-        else:
-            sums = summed(answers, reduction)
-            mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
-        answered = int(np.sum(answers.answered))
-        seen = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
-        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
-            told = shares.release(sums, noise.stream("release", state.round))
-            radius, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
-            remembered, entry = {"radius": radius, "presence": presence}, shares.entry().scaled(state.radius)
-            return Estimate(state.radius * told.mean, (entry,), {"radius": state.radius}, seen, remembered)
-        if gaussian is not None:
-            released = gaussian.release(mean, noise.stream("release", state.round))
-            return Estimate(released, (gaussian.entry(),), diagnostics=seen)
-        assert not isinstance(mean, NoisySums)
-        return Estimate(mean, diagnostics=seen)
+            own, _ = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            return Estimate(own, diagnostics={"answered": int(np.sum(answers.answered)), "clipped_fraction": 0.0})
+        stream = noise.stream("release", state.round)
+        if (shares := p.shares(len(state.iterate))) is None or p.adaptive is None:
+            mean, seen = clipped(answers, reduction)
+            return Estimate(p.noise.release(mean, stream), (p.noise.entry(),), diagnostics=seen)
+        sums = summed(answers, reduction)
+        told = shares.release(sums, stream)
+        following, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
+        remembered, entry = {"radius": following, "presence": presence}, shares.entry().scaled(radius)
+        return Estimate(radius * told.mean, (entry,), {"radius": radius}, diagnosed(sums), remembered)
 
     def step(self, state: NoisyState, gradient: Vector, phase: NoisySGDParameters) -> NoisyState:
         """Step as the optimiser does."""
@@ -508,14 +501,15 @@ def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel
     return Chosen(numbers, found.risk)
 
 
-def _one_pass_noise(inputs: OnePass, cohort: int) -> GaussianNoise:
+def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
+    """Return the least noise of a mean of `cohort` clipped rows, which a user enters once."""
     sensitivity = mean_sensitivity(inputs.clip_norm, cohort)
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
 def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
     problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
-    noise = _one_pass_noise(inputs, cohort)
+    noise = one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
     if inputs.options.adaptive:
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
@@ -653,7 +647,7 @@ ONE_PASS = AlgorithmInfo(
     promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
-    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, _one_pass_noise), _chosen_one_pass),
+    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, one_pass_noise), _chosen_one_pass),
     verifier=partial(_verify, {"replace-one": "disjoint"}),
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),

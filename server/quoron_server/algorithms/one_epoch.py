@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, summed
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
@@ -44,7 +44,7 @@ from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import MOST_STATE, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
-from quoron_server.algorithms.descent import Descent, Estimate, State
+from quoron_server.algorithms.descent import Descent, Estimate, State, clipped
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import require_clip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser, OptimiserOptions
@@ -167,7 +167,7 @@ class OneEpoch(Descent[OneEpochParameters, It]):
         sums = self.noise.start(len(zero)) if isinstance(self.noise, PrefixNoise) else None
         return cast(It, Iterates(0, zero, zero, zero, zero, zero, sums))
 
-    def cohort(self, round_: int, noise: NoiseSource) -> Integers:
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
         """Return the users of the round's cohort, the same in every epoch."""
         return super().cohort(round_ % self.parameters.batches, noise)
 
@@ -182,11 +182,8 @@ class OneEpoch(Descent[OneEpochParameters, It]):
 
     def estimate(self, state: It, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
         """Release Ŝ_t, the noised sum of the means (1/B) Σ clip_C(Δ_t(u)) so far, or η_t times a noisy mean."""
-        reduction = self.reduction(state)
-        sums = summed(answers, reduction)
-        mean = sums if isinstance(sums, NoisySums) else reduction.mean(sums)
+        mean, seen = clipped(answers, self.reduction(state))
         gradient, kept = self.released(state, mean, noise)
-        seen = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Estimate(gradient, (self.parameters.entry(),), {}, seen, {"sums": kept})
 
     def released(self, state: It, mean: Vector | NoisySums, noise: NoiseSource) -> tuple[Vector, PrefixState | None]:

@@ -81,12 +81,7 @@ class WinsorisedERM(Descent[WinsorisedERMParameters, State]):
 
     kind = WinsorisedERMParameters
 
-    def init(self) -> State:
-        """Start at zero."""
-        zero = np.zeros(self.plan.problem.dimension)
-        return State(0, zero, zero)
-
-    def cohort(self, round_: int, noise: NoiseSource) -> Integers:
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
         """Return all users."""
         return super().cohort(0, noise)
 
