@@ -3,7 +3,6 @@
 import numpy as np
 
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import MomentSum
 
 
 def clipped_residuals(rows, centre, answered, radius, divisor):
@@ -11,9 +10,3 @@ def clipped_residuals(rows, centre, answered, radius, divisor):
     reduction = ClippedSum(radius, divisor, centre)
     sums = reduction.of(rows, np.asarray(answered))
     return reduction.unit_mean(sums), sums.cells, sums.clipped
-
-
-def moment_mean(factors, answered, *, dimension, norm, divisor):
-    """Σ vec(UᵀU) / divisor."""
-    reduction = MomentSum(dimension, norm, divisor)
-    return reduction.mean(reduction.of(factors, answered))

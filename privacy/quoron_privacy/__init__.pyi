@@ -15,7 +15,6 @@ from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.free_presence import NormCountMean as NormCountMean
 from .means.free_presence import PrefixNormCounts as PrefixNormCounts
-from .means.free_presence import SecondMomentNoise as SecondMomentNoise
 from .means.learnt_mean import LearntMean as LearntMean
 from .means.private_range import PrivateRange as PrivateRange
 from .means.private_range import WinsorisedMean as WinsorisedMean

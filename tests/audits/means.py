@@ -22,7 +22,6 @@ from quoron_privacy.means.free_presence import (
     MomentMean,
     NormCountMean,
     NormCountSum,
-    SecondMomentNoise,
     ShapedMomentSum,
     length_sums,
     weights_of,
@@ -98,17 +97,18 @@ def second_moment_audits():
     factors = {"e1": [7.0, 0.0, 0.0], "e2": [0.0, 0.0, 7.0], "absent": [np.nan, 0.0, 0.0]}  # clients that send too much
 
     def planned(divisor=USERS, **more):
-        return SecondMomentNoise.for_mu(dimension=2, feature_norm=1.0, divisor=divisor, mu=MU, **more)
+        return MomentMean.for_mu(dimension=2, users=divisor, mu=MU, presence=False, **more)
 
     honest = planned()
 
     def world(own, number, noise=honest):
         rows = np.array([factors["e1"]] * USERS)
         rows[2] = factors[own]
-        stream, sums = SeededNoise(number).stream("pilot"), noise.reduction.of(rows, np.ones(USERS, bool))
+        stream = SeededNoise(number).stream("pilot")
+        sums = ShapedMomentSum(noise.users, np.eye(2), 1.0).of(rows, np.ones(USERS, bool))
 
         def draw(draws):
-            released = np.array([noise.release(sums, stream) for _ in range(draws)])
+            released = np.array([noise.release(sums, 1.0, stream).mean for _ in range(draws)])
             return released[:, 0, 0] - released[:, 1, 1]
 
         return draw
@@ -122,8 +122,8 @@ def second_moment_audits():
             "left out": case(noise=planned(adjacency="zero-out"), ends=("e1", "absent")),
         },
         {
-            "a quarter of the noise": case(noise=replace(honest, scale=honest.scale / 4), beyond=2),
-            "a divisor that counts who answered": case(noise=replace(planned(50), divisor=USERS), beyond=3),
+            "a quarter of the noise": case(noise=replace(honest, scale=honest.scale / 4), draws=3_000, beyond=2),
+            "a divisor that counts who answered": case(noise=replace(planned(50), users=USERS), beyond=3),
         },
     )
 

@@ -16,7 +16,7 @@ from privacy.references import unit_for
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import MomentSum
+from quoron_privacy.means.free_presence import ShapedMomentSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import (
@@ -280,10 +280,11 @@ def release_audits():
     def of_a_kind(kind, times):
         """How far apart rows are: of orthogonal users; or of a user at the centre, and nobody."""
         adjacency, here = "replace-one" if kind == "moment" else "zero-out", np.ones(2, bool)
-        loud = times * unit_for(mu, kind, adjacency, length=3)
+        loud = times * unit_for(mu, kind, adjacency, length=4)
         if kind == "moment":
-            made = RoundSpec((Block("sums", 3, loud, kind),), adjacency)
-            one, other = RingRows(made, MomentSum(2, 1.0, 1)).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
+            made = RoundSpec((Block("sums", 4, loud, kind),), adjacency)
+            reduction = RingRows(made, ShapedMomentSum(1, np.eye(2), 1.0))
+            one, other = reduction.rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
         else:
             blocks = Block("sums", 1, loud, kind), Block("shares", 3, loud, kind)
             one = RingRows(RoundSpec(blocks, adjacency), ClippedSum(1.0, 1)).rows(np.zeros((2, 1)), here)[0]

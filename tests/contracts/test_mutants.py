@@ -19,6 +19,7 @@ import pytest
 
 import quoron_privacy
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
+from cover import by_default
 from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
 from quoron_privacy.counts import min_cohort
 from quoron_privacy.counts.min_cohort import MinCohort
@@ -30,8 +31,6 @@ from quoron_privacy.means.free_presence import (
     MomentMean,
     NormCountMean,
     PrefixNormCounts,
-    SecondMomentNoise,
-    moment_sensitivity,
 )
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
@@ -172,12 +171,10 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd")),
-    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "tracking-srgd")),
-    "moment_sensitivity": (moment_sensitivity, times(0.9), ("one-round-least-squares",)),
+    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "one-round-least-squares")),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd")),
-    "SecondMomentNoise.for_mu": ((SecondMomentNoise, "for_mu"), quieter, ("one-round-least-squares",)),
     "LogLength.for_mu": ((LogLength, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
-    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
+    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking", "one-round-least-squares")),
     "NormCountMean.for_mu": (
         (NormCountMean, "for_mu"),
         quieter,
@@ -218,6 +215,12 @@ ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 }
 
 
+# Each bends a step of one sum, whose end "gdp.delta_for", "FilterParameters.survivors" and "ladder_mus" bend, too.
+INNER = ("looked_up", "cutoff_curves", "cutoff_law", "outlier_filter._one_kept", "outlier_filter.game_values")
+INNER += ("search.left_of_delta", "FilterParameters.cutoff_max")
+BENT = [(mutant, name) for mutant, each in MUTANTS.items() for name in each[2]]
+
+
 def made_with(mutant: str, name: str) -> tuple[RunPlan | None, bool]:
     """A plan that the bent function made, if that is any, and whether it passes while that is bent."""
     of, wrong, _ = MUTANTS[mutant]
@@ -226,7 +229,9 @@ def made_with(mutant: str, name: str) -> tuple[RunPlan | None, bool]:
         return plan, plan is not None and passes(plan)
 
 
-@pytest.mark.parametrize(("mutant", "name"), [(mutant, name) for mutant, each in MUTANTS.items() for name in each[2]])
+@pytest.mark.parametrize(
+    ("mutant", "name"), by_default(BENT, [(mutant, name) for mutant, name in BENT if mutant not in INNER])
+)
 def test_no_plan_of_too_little_noise_passes(mutant: str, name: str) -> None:
     plan, passed = made_with(mutant, name)
     assert plan is not None

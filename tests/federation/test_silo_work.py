@@ -28,7 +28,6 @@ from quoron_privacy.means.free_presence import (
     ColumnSum,
     Contrasts,
     ContrastSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -185,7 +184,7 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
         assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
 
 
-@pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), MomentSum(5, 1.0, 10)])
+@pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), ShapedMomentSum(10, np.eye(5), 1.0)])
 def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Reduction, file: Path) -> None:
     """They come from outside: none may end a client."""
     with opened(config := owner(file)) as record:

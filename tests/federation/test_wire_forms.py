@@ -32,7 +32,6 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -47,7 +46,6 @@ SUMS = {
     "clipped": ClippedSum(1.5, 300),
     "clipped around a centre": ClippedSum(1.5, 300, WIDE[0]),
     "changes": ChangeSum(ClippedSum(0.5, 9)),
-    "moment": MomentSum(3, 1.5, 300),
     "norm counts": COUNTS,
     "lengths": LengthSum(300, SQUARE, 1.5),
     "vector lengths": VectorLengthSum(300, WIDE, 1.5),
@@ -75,7 +73,6 @@ GOLDEN = {
     "clipped": "25330c0bb9ee7cda9d4c704ea98a6b8f",
     "clipped around a centre": "5b7bd22c0a50555919da03622839e8b2",
     "changes": "80b917895c1734790855be26ebd8c275",
-    "moment": "543608d5c1ae6c2bda768a63e2ebbd82",
     "norm counts": "6d2b815372e5e68617078722567ac319",
     "lengths": "df831a33642f0c4e6b7c2eeeb327bed3",
     "vector lengths": "663f29bb13f1cedcd54ceb818cb88ea0",
@@ -185,7 +182,6 @@ def sums(draw):
     return draw(
         clipped
         | st.builds(ChangeSum, clipped)
-        | st.builds(MomentSum, counts, numbers, counts)
         | of_parts
         | lengths
         | st.builds(LengthSum, counts, arrays(d, d), numbers)

@@ -19,7 +19,6 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -76,7 +75,6 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
 SUMS: Mapping[str, tuple[Any, int]] = {  # what is summed, and the length of a row
     "clipped": (ClippedSum(0.7, 900, np.full(D, 0.3)), D),
     "norm counts": (NormCountSum(1.3, 900, np.eye(D)), D),
-    "moment": (MomentSum(D, 1.0, 900), packed(D)),
     "shaped moment": (ShapedMomentSum(900, EYE, 0.5), packed(D)),
     "length": (LengthSum(900, EYE, 2.0), packed(D)),
     "vector's length": (VectorLengthSum(900, EYE, 2.0), D),

@@ -26,6 +26,7 @@ from quoron_privacy.means.free_presence import (
     column_sensitivity,
     length_sums,
 )
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import packed, sum_bits
 
 ADJACENCIES = ("replace-one", "zero-out")
@@ -51,9 +52,9 @@ def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre
     return seen[0]
 
 
-def moment_row(factor, dimension, adjacency="replace-one", radius=1.0, transform=None):
+def moment_row(factor, dimension, adjacency="replace-one", radius=1.0, transform=None, presence=True):
     seen = []
-    mechanism = MomentMean.for_mu(dimension=dimension, users=1, mu=1.0, adjacency=adjacency)
+    mechanism = MomentMean.for_mu(dimension=dimension, users=1, mu=1.0, adjacency=adjacency, presence=presence)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
         eye = np.eye(dimension) if transform is None else transform
@@ -177,17 +178,64 @@ class TestMomentMean:
         st.lists(NUMBERS, min_size=6, max_size=6),
         st.lists(NUMBERS, min_size=6, max_size=6),
         st.floats(1e-3, 1e3),
-        st.integers(0, 2**32 - 1),
+        st.just(np.eye(3)) | st.integers(0, 2**32).map(lambda seed: np.random.default_rng(seed).normal(size=(3, 3))),
     )
-    def test_any_two_users_are_within_root_two_and_any_one_of_nobody(self, one, other, radius, seed):
-        transform = np.random.default_rng(seed).normal(size=(3, 3))
+    def test_any_two_users_are_within_root_two_and_any_one_of_nobody(self, one, other, radius, transform):
         first, second = (moment_row(np.array(each), 3, radius=radius, transform=transform) for each in (one, other))
         limit = Fraction(MomentMean.for_mu(dimension=3, users=1, mu=1.0)._gaussian.sensitivity) ** 2
         assert exact_square(first, second) <= limit
         assert exact_square(first, np.zeros(7)) <= limit
         zero_out = MomentMean.for_mu(dimension=3, users=1, mu=1.0, adjacency="zero-out")
-        row = moment_row(np.array(one), 3, "zero-out", radius=radius, transform=transform)
-        assert exact_square(row, np.zeros(7)) <= Fraction(zero_out._gaussian.sensitivity) ** 2
+        for presence in (True, False):
+            row = moment_row(np.array(one), 3, "zero-out", radius, transform, presence)
+            assert exact_square(row, np.zeros(7)) <= Fraction(zero_out._gaussian.sensitivity) ** 2
+
+    def test_a_server_that_trusts_raw_matrices_is_twice_the_radius_off(self):
+        # the twin: symmetrise and clip, as if every client sent a positive matrix
+        def trusting(matrix):
+            matrix = (matrix + matrix.T) / 2
+            return matrix * min(1.0, 1.0 / np.linalg.norm(matrix))
+
+        sent, mechanism = np.diag([9.0, 0.0, 0.0]), MomentMean.for_mu(dimension=3, users=1, mu=1.0)
+        assert np.linalg.norm(trusting(sent) - trusting(-sent)) > 1.4 * mechanism._gaussian.sensitivity
+        # the same numbers sent as factors are at most √2 apart: here not at all
+        one, two = (moment_row(each[np.triu_indices(3)], 3) for each in (sent, -sent))
+        assert np.array_equal(one, two)
+
+    def test_without_presence_zero_out_has_the_noise_of_replace_one_over_root_two_and_no_less(self):
+        sizes = {"dimension": 5, "users": 100, "mu": 0.5}
+        replaced, left_out = (
+            MomentMean.for_mu(**sizes),
+            MomentMean.for_mu(**sizes, adjacency="zero-out", presence=False),
+        )
+        assert left_out.scale * np.sqrt(2) == pytest.approx(replaced.scale, rel=1e-12)
+        assert left_out.presence_deviation == np.inf
+        halved = MomentMean(5, 100, "zero-out", replaced.scale / 2, presence=False)
+        assert halved.effective_mu == pytest.approx(np.sqrt(2) * 0.5, rel=1e-6)
+
+    def test_the_noise_has_variance_s_squared_on_the_diagonal_and_half_of_it_off(self):
+        noise, stream = MomentMean(20, 10, "replace-one", 0.5), SeededNoise(5).stream("law")
+        nobody = ShapedMomentSum(10, np.eye(20), 1.0).of(np.zeros((1, 210)), np.zeros(1, bool))
+        draws = np.array([noise.release(nobody, 1.0, stream).mean for _ in range(2000)])
+        assert np.array_equal(draws, draws.swapaxes(1, 2))
+        diagonal = draws[:, np.arange(20), np.arange(20)].ravel() / 0.5
+        off = draws[(slice(None), *np.triu_indices(20, 1))].ravel() / 0.5
+        for sample, variance in ((diagonal, 1.0), (off, 0.5)):
+            # six standard errors: false alarm 4e-9 each
+            assert abs(sample.mean()) < 6 * np.sqrt(variance / len(sample))
+            assert abs(sample.var() / variance - 1) < 6 * np.sqrt(2 / len(sample))
+        pairs = [np.corrcoef(draws[:, 0, 1], draws[:, i, j])[0, 1] for i, j in ((0, 0), (0, 2), (1, 1), (1, 2))]
+        assert np.abs(pairs).max() < 6 / np.sqrt(2000)
+
+    def test_sums_over_the_identity_are_those_of_any_other_transform_to_the_bit(self):
+        """The loop reads no product with it: here it is an identity only up to a column that no factor reaches."""
+        factors = np.random.default_rng(4).normal(size=(50, 55)) * np.geomspace(1e-3, 1e3, 50)[:, None]
+        factors[:, [0, 10, 19, *range(19, 55)]] *= np.arange(50)[:, None] % 2
+        factors[:, np.triu_indices(10)[1] == 9] = 0.0
+        almost = np.eye(10)
+        almost[9, 9] = 2.0
+        one, other = (ShapedMomentSum(50, each, 1.0).of(factors, np.ones(50, bool)) for each in (np.eye(10), almost))
+        assert np.array_equal(one.total, other.total)
 
     def test_means_are_those_of_the_slow_obvious_way(self):
         rng = np.random.default_rng(3)

@@ -20,7 +20,7 @@ from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import ColumnSum, NormCountSum
+from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, ShapedMomentSum
 from quoron_privacy.means.learnt_mean import LearntMean
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.mechanisms import OutlierMean
@@ -37,7 +37,6 @@ from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_privacy.two_servers import seals, specification
 from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec
-from sums import moment_mean
 
 NAN, STREAM = math.nan, SeededNoise(1).stream("refused")
 ONE, TWO, THREE = (np.ones(size, bool) for size in (1, 2, 3))
@@ -135,7 +134,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("windows", lambda: ColumnSum(9, np.zeros((2, 1)), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),
-    ("factors of 6 numbers", lambda: moment_mean(np.ones((2, 9)), TWO, dimension=3, norm=1.0, divisor=2)),
+    ("rows of 6 numbers", lambda: ShapedMomentSum(2, np.eye(3), 1.0).of(np.ones((2, 9)), TWO)),
     ("vectors of shape", lambda: LearntMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
     ("at most users=2", lambda: boxed(users=2, mu=9.0).release(np.zeros((3, 3)), THREE, np.ones(3), STREAM, STREAM)),
     ("adjacency", lambda: box_sensitivity(0.1, 10, 3, "add-remove")),

@@ -14,7 +14,6 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -28,7 +27,6 @@ SHAPES = {  # reduction and length of a row, for so many users in all
     "clipped": lambda n: (ClippedSum(0.7, n), D),
     "around": lambda n: (ClippedSum(0.7, n, np.full(D, 0.3)), D),
     "norm-counts": lambda n: (NormCountSum(1.3, n, np.eye(D)), D),
-    "moment": lambda n: (MomentSum(D, 1.0, n), packed(D)),
     "shaped": lambda n: (ShapedMomentSum(n, np.eye(D), 0.5), packed(D)),
     "length": lambda n: (LengthSum(n, np.eye(D), 2.0), packed(D)),
     "vector-length": lambda n: (VectorLengthSum(n, np.eye(D), 2.0), D),
@@ -59,7 +57,7 @@ class TestHonestSums:
         alike=st.booleans(),
         seed=st.integers(0, 2**32),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_always_pass(self, kind, persons, users, scale, alike, seed):
         """The worst for a bound on their length are rows that are alike."""
         reduction, rows = silo(kind, persons, seed, scale, users)

@@ -15,7 +15,6 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -51,7 +50,7 @@ def every(adjacency="replace-one", unit=UNIT):
         (RingRows(counting("norm-counts", *own), ClippedSum(0.7, N, CENTRE)), D),
         (RingRows(counting("soft-norm-counts", *own), NormCountSum(0.7, N, SHAPE)), D),
         (RingRows(counting("soft-norm-counts", *own), CONTRASTS), 4),
-        (RingRows(spec("moment", 6, *own), MomentSum(D, 1.3, N)), 6),
+        (RingRows(spec("moment", 7, *own), ShapedMomentSum(N, np.eye(D), 0.9)), 6),
         (RingRows(spec("shaped-moment", 7, *own), ShapedMomentSum(N, SHAPE, 0.9)), 6),
         (RingRows(spec("columns", 13, *own), ColumnSum(N, WINDOWS, 1.0, True)), 6),
         (RingRows(spec("length", 2, *own), LengthSum(N, SHAPE, 2.0)), 6),
@@ -99,7 +98,7 @@ class TestRows:
         assert away <= sqrt(kind.square_apart[which]) * unit * (1 + 1e-15) + cut * (1 - which)
 
     @pytest.mark.parametrize("at", PLACES, ids=NAMES)
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(st.data(), st.integers(0, 9))
     def test_fast_sums_are_the_sums_of_what_clients_mask(self, at, data, users):
         reduction, length = EVERY[at]
@@ -185,20 +184,24 @@ class TestAgainstTheDefinition:
         for row, own in zip(rows, values, strict=True):
             self.within(row, [UNIT] * D, self.exact(own, 0.7))
 
-    def test_moments_are_those_of_the_clipped_factor_with_the_root_of_two_inside(self):
+    @pytest.mark.parametrize("kind", ["moment", "shaped-moment"])
+    @pytest.mark.parametrize("adjacency", ADJACENCIES)
+    def test_moments_are_those_of_the_clipped_factor_with_the_root_of_two_inside(self, kind, adjacency):
         values = np.random.default_rng(2).normal(size=(50, 6)) * np.geomspace(1e-3, 1e3, 50)[:, None]
-        rows = RingRows(spec("moment", 6), MomentSum(D, 1.3, N)).rows(values, np.ones(50, bool))
+        rows = RingRows(spec(kind, 7, adjacency), ShapedMomentSum(N, np.eye(D), 1.3)).rows(values, np.ones(50, bool))
         pairs = list(zip(*np.triu_indices(D), strict=True))
-        for row, own in zip(rows, values, strict=True):
+        own, _, _, here = (Decimal(each) for each in weights_of(adjacency, kind == "moment"))
+        for row, value in zip(rows, values, strict=True):
             with localcontext() as context:
                 context.prec = 100
-                factor = dict(zip(pairs, self.exact(own, 1.3), strict=True))
+                factor = {pair: Decimal(float(each)) for pair, each in zip(pairs, value, strict=True)}
                 exact = [
                     sum(factor.get((k, i), 0) * factor.get((k, j), 0) for k in range(D))
                     * Decimal(1 + int(i != j)).sqrt()
                     for i, j in pairs
                 ]
-                self.within(row, [UNIT] * 6, exact)
+                length = max(Decimal("1.3"), sum(each * each for each in exact).sqrt())
+                self.within(row, [UNIT] * 7, [*(own * each / length for each in exact), here])
 
     @pytest.mark.parametrize("kind", ["norm-counts", "soft-norm-counts"])
     @pytest.mark.parametrize("adjacency", ADJACENCIES)

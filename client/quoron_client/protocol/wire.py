@@ -75,7 +75,6 @@ from quoron_privacy.means.free_presence import (
     Contrasts,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -680,7 +679,6 @@ def sums_from_wire(message: federation.Answer, length: int, asked: int, reductio
 
 _SUMS: dict[str, Any] = {  # by their names in a message
     "clipped": ClippedSum,
-    "moment": MomentSum,
     "norm_counts": NormCountSum,
     "lengths": LengthSum,
     "vector_lengths": VectorLengthSum,

@@ -5,7 +5,7 @@
 
 Who finds noise asks the mechanisms (`GaussianNoise.effective_mu`, `mean_sensitivity`, ...); who verifies a plan asks
 this, which shares nothing with them: a mistake in either is a plan that is refused. Proofs: docs/privacy/gaussian.md,
-noise#n4, second-moment#sm1, free-presence#p2, private-mean#m1.
+noise#n4, free-presence#p2, private-mean#m1.
 """
 
 import math
@@ -36,14 +36,8 @@ def acute(norm: float, divisor: int, adjacency: Adjacency) -> float:
     return _quotient(math.hypot(norm, norm) if adjacency == "replace-one" else norm, divisor)
 
 
-def moment(dimension: int, norm: float, divisor: int, adjacency: Adjacency) -> float:
-    """Return a mean of second moments of trace norm²: acute, each computed and put on its grid with an error."""
-    error = 1.01 * (dimension + 2) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
-    return acute(norm**2, divisor, adjacency) * (1 + 3 * error / 2)
-
-
 def unit_moment(dimension: int, divisor: int, adjacency: Adjacency) -> float:
-    """Return the same of a row of a weighted moment, whitened first, and of presence."""
+    """Return a mean of rows of a weighted moment, whitened first, and of presence: acute, each put on its grid."""
     error = 1.01 * (dimension + 4) * math.sqrt(dimension) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
     return acute(1.0, divisor, adjacency) * (1 + error + error + error)
 

@@ -6,7 +6,7 @@
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6; residuals
-around a centre: docs/privacy/second-moment.md#sm3.
+around a centre: docs/privacy/free-presence.md#sm3.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Compiled loops of `clipping`, `free_presence`, `norm_counts`, `moment` and `two_servers.rows`: norms and exact sums.
+"""Compiled loops of `clipping`, `free_presence` and `two_servers.rows`: norms and exact sums.
 
 Norms neither overflow nor fall short; clipped rows are added as whole steps, exact in any order. Proofs:
 docs/privacy/noise.md#n6, free-presence.md#p3, private-mean.md#m1 and two-servers.md#rows.
@@ -307,7 +307,7 @@ def each_piece(block: NDArray[np.float64], start: int, work: Callable[[NDArray[n
 
 
 @njit(cache=True)
-def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[no-untyped-def]
+def _whiten_moment(factor, transform, plain, scaled, product, moment):  # type: ignore[no-untyped-def]
     """(largest entry m, Frobenius norm) of Lᵀ (U / m)ᵀ (U / m) L, left in `moment`; m = -1 where it is not finite.
 
     A norm below 10⁻¹²⁵ is zero: what is left of so small numbers has no digits to be clipped by.
@@ -336,11 +336,13 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
         tall += 1
     scaled[last:end] = 0.0
     # U L, U upper triangular: its packed rows, from the diagonal on, times the rows of L. Every entry is one sum in the
-    # order of its terms, eight entries at a time.
+    # order of its terms, eight entries at a time. Where L is `plain`, the identity, these are U's rows, to the bit.
     flat, rows, out = transform.reshape(-1), product.reshape(-1), moment.reshape(-1)
     first = 0
     for i in range(tall):
-        for c in range(0, width, _EIGHT):
+        for j in range(d if plain else 0):
+            rows[i * width + j] = scaled[first + j] if j >= i else 0.0
+        for c in range(0, 0 if plain else width, _EIGHT):
             low, high = alike(0.0), alike(0.0)
             for j in range(i, d):
                 weight = alike(scaled[first + j])
@@ -353,7 +355,7 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
     for r in range(d):
         for c in range(r // _EIGHT * _EIGHT, width, _EIGHT):
             low, high = alike(0.0), alike(0.0)
-            for i in range(tall):
+            for i in range(min(tall, r + 1) if plain else tall):  # below, U has zeros
                 weight = alike(rows[i * width + r])
                 low = plus(low, times(weight, lanes(rows, i * width + c)))
                 high = plus(high, times(weight, lanes(rows, i * width + c + WIDTH)))
@@ -371,21 +373,22 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
 
 @njit(cache=True)
 def _room(transform):  # type: ignore[no-untyped-def]
-    """L filled up with zeros, and room for a factor, U L and a moment."""
+    """L filled up with zeros, whether it is the identity, and room for a factor, U L and a moment."""
     d = len(transform)
-    filled = aligned(d, d)
+    filled, plain = aligned(d, d), True
     for row in range(d):  # a whole assignment is checked by what takes three seconds to compile
         for column in range(d):
             filled[row, column] = transform[row, column]
-    return filled, np.empty(d * (d + 1) // 2), aligned(d, d), aligned(d, d)
+            plain &= filled[row, column] == (1.0 if row == column else 0.0)
+    return filled, plain, np.empty(d * (d + 1) // 2), aligned(d, d), aligned(d, d)
 
 
 @njit(cache=True, nogil=True)
 def moment_logs(factors, transform, out):  # type: ignore[no-untyped-def]
     """out[u] = ln ‖Lᵀ UᵀU L‖ of every factor U; NaN where not finite."""
-    filled, scaled, product, moment = _room(transform)
+    filled, plain, scaled, product, moment = _room(transform)
     for user in range(len(factors)):
-        largest, norm = _whiten_moment(factors[user], filled, scaled, product, moment)
+        largest, norm = _whiten_moment(factors[user], filled, plain, scaled, product, moment)
         if largest < 0:
             out[user] = np.nan
         else:
@@ -400,11 +403,11 @@ def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type
     """
     d = len(transform)
     total, here = np.zeros(d * (d + 1) // 2, np.int64), 0
-    filled, scaled, product, moment = _room(transform)
+    filled, plain, scaled, product, moment = _room(transform)
     for user in range(len(factors)):
         if not answered[user]:
             continue
-        largest, norm = _whiten_moment(factors[user], filled, scaled, product, moment)
+        largest, norm = _whiten_moment(factors[user], filled, plain, scaled, product, moment)
         if largest < 0:
             continue
         here += 1
@@ -557,45 +560,6 @@ def add_products(rows: Matrix, total: Matrix) -> None:
             for j in range(i // WIDTH * WIDTH, d, WIDTH):
                 two = fused(a, lanes(flat, p + j), fused(b, lanes(flat, q + j), lanes(out, i * d + j)))
                 keep(out, i * d + j, fused(c, lanes(flat, r + j), fused(e, lanes(flat, s + j), two)))
-
-
-@njit(cache=True, nogil=True)
-def sum_unit_moments(
-    factors: Matrix, answered: Mask, norm: float, unit: float, d: int, across: float = 1.0
-) -> NDArray[np.int64]:
-    """Exact Σ ⌊UᵀU · unit⌋ towards zero over answered rows, U = row / norm in the unit ball; packed as the rows are.
-
-    Entries off the diagonal are multiplied by unit · `across`.
-
-    No library product: its order of additions, so its bits, may change with the number of threads.
-    """
-    total = np.zeros(d * (d + 1) // 2, np.int64)
-    z, moment = np.empty(len(total)), np.empty(d)
-    for user in range(len(factors)):
-        if not answered[user]:
-            continue
-        largest, s, _ = shrink(factors[user], norm)
-        if s <= 0:
-            continue
-        for j in range(len(z)):
-            z[j] = factors[user, j] / largest * s
-        start = 0  # of row i in the packing
-        for i in range(d):
-            # Row i of UᵀU is Σ_k U[k, i] U[k, i:], k ≤ i. In the packing row k begins d - k numbers after row k - 1:
-            # hence the steps.
-            width = d - i
-            moment[:width] = 0.0
-            at = i  # of entry (k, i)
-            for k in range(i + 1):
-                weight = z[at]
-                for j in range(width):
-                    moment[j] += weight * z[at + j]
-                at += d - 1 - k
-            total[start] += np.int64(moment[0] * unit)
-            for j in range(1, width):
-                total[start + j] += np.int64(moment[j] * (unit * across))
-            start += width
-    return total
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -14,11 +14,8 @@ whole numbers of a grid, rounded in the direction that only brings them nearer.
 Means of clipped vectors count users within the radius, too: `NormCountMean` is one release, `PrefixNormCounts` those of
 many rounds with correlated noise.
 
-`SecondMomentNoise` has plain second moments of a cohort's features, without a count: what a step may be in each
-direction, learnt once and cheaply. Statement and proof: docs/privacy/second-moment.md#sm1 and second-moment#sm2.
-
-Statements and proofs of the others: docs/privacy/free-presence.md#p1, #p2 and #p6, of clipped vectors #p3 and #ac1;
-over many rounds #p4.
+Statements and proofs: docs/privacy/free-presence.md#p1, #p2 and #p6, of clipped vectors #p3 and #ac1; over many rounds
+#p4.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +58,7 @@ WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
 }
-# Of soft rows, with h in place of within: γ = 0 for zero-out, where presence is the one share that is not free.
+# Of soft rows, with h in place of within, and of moments alone: γ = 0 for zero-out, where presence alone is not free.
 SOFT = {"replace-one": WEIGHTS["replace-one"], "zero-out": (1.0, 0.7071067, 0.7071067, 0.0)}
 
 
@@ -445,7 +442,8 @@ class MomentMean:
     half of it off, one draw a pair.
 
     Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p2) for every answer of every user: A is
-    positive semidefinite whatever was sent. It draws d (d + 1) / 2 + 1 Gaussian samples.
+    positive semidefinite whatever was sent. It draws d (d + 1) / 2 + 1 Gaussian samples. Presence is free under
+    replace-one; zero-out spends a tenth of a row's squared length on it, or releases none.
 
     | input                            | what happens                                     |
     | -------------------------------- | ------------------------------------------------ |
@@ -457,17 +455,20 @@ class MomentMean:
     users: int  # n, the divisor
     adjacency: Adjacency
     scale: float  # s: of a diagonal entry of the mean of A / B
+    presence: bool = True  # whether rows of zero-out have it
 
     def __post_init__(self) -> None:
         count(dimension=self.dimension, users=self.users)
         _ = self._gaussian
 
     @classmethod
-    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "MomentMean":
+    def for_mu(
+        cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one", presence: bool = True
+    ) -> "MomentMean":
         """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
-        weight, sensitivity = WEIGHTS[adjacency][0], _moment_sensitivity(dimension, users, adjacency)
+        sensitivity = _moment_sensitivity(dimension, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension) + 1)
-        return cls(dimension, users, adjacency, noise.scale / weight)
+        return cls(dimension, users, adjacency, noise.scale / weights_of(adjacency, not presence)[0], presence)
 
     @property
     def effective_mu(self) -> float:
@@ -476,26 +477,28 @@ class MomentMean:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer."""
-        weights = WEIGHTS[self.adjacency]
-        return self.scale * weights[0] / weights[3]
+        """Of the share of users who answer; inf where it is not released."""
+        weights = self._weights
+        return self.scale * weights[0] / weights[3] if weights[3] else inf
 
     def release(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
         """From the sums of a `ShapedMomentSum` of that radius: A's noisy mean, in its units."""
-        d, weights = self.dimension, WEIGHTS[self.adjacency]
+        d, weights = self.dimension, self._weights
         row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
         noised = self._gaussian.release(row, stream)
-        return Moment(_symmetric(noised[:-1], d) * (radius / weights[0]), float(noised[-1]) / weights[3])
+        here = float(noised[-1]) / weights[3] if weights[3] else 1.0
+        return Moment(_symmetric(noised[:-1], d) * (radius / weights[0]), here)
 
     @property
     def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: its weighted row, entries off the diagonal times √2."""
         unit = 1 / self.users / self._gaussian.scale
-        return (("row", "shaped-moment", packed(self.dimension) + 1, unit),)
+        kind = "shaped-moment" if self.presence else "moment"
+        return (("row", kind, packed(self.dimension) + 1, unit),)
 
     def _mean(self, sums: Sums) -> Vector:
         isometric = np.where(np.equal(*np.triu_indices(self.dimension)), 1.0, sqrt(2.0))
-        weights, bits = WEIGHTS[self.adjacency], sum_bits(sums.answered, self.users)
+        weights, bits = self._weights, sum_bits(sums.answered, self.users)
         mean = sums.total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
         return np.append(mean, weights[3] * int(sums.cells[0]) / self.users)
 
@@ -506,7 +509,11 @@ class MomentMean:
     @property
     def _gaussian(self) -> GaussianNoise:
         moved = _moment_sensitivity(self.dimension, self.users, self.adjacency)
-        return GaussianNoise(moved, self.scale * WEIGHTS[self.adjacency][0])
+        return GaussianNoise(moved, self.scale * self._weights[0])
+
+    @property
+    def _weights(self) -> tuple[float, float, float, float]:
+        return weights_of(self.adjacency, not self.presence)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -655,10 +662,11 @@ class Leading:
 
 def _require_layout() -> None:
     """VerificationError unless rows of lengths are 1 apart at most, and those of moments √2, or 1 for zero-out."""
-    moments = {each: (weights[0] ** 2, weights[3] ** 2) for each, weights in WEIGHTS.items()}
-    both = 2 * moments["replace-one"][0] <= 2 and sum(moments["replace-one"]) <= 2
-    if not (0.5**2 + HERE**2 <= 1 and both and sum(moments["zero-out"]) <= 1):
-        raise VerificationError(f"Expected weights of rows that are as near as they are taken to be, got {WEIGHTS}.")
+    for made in (WEIGHTS, SOFT):
+        moments = {each: (weights[0] ** 2, weights[3] ** 2) for each, weights in made.items()}
+        both = 2 * moments["replace-one"][0] <= 2 and sum(moments["replace-one"]) <= 2
+        if not (0.5**2 + HERE**2 <= 1 and both and sum(moments["zero-out"]) <= 1):
+            raise VerificationError(f"Expected weights of rows that are as near as they are taken to be, got {made}.")
 
 
 _require_layout()  # once, where it is imported
@@ -891,123 +899,3 @@ def _require_column_layout() -> None:
 
 
 _require_column_layout()  # once, where it is imported
-
-
-@dataclass(frozen=True, slots=True)
-class SecondMomentNoise:
-    """Symmetric Gaussian noise on Σ A_u / divisor: variance scale² on the diagonal, half of it off, one draw a pair.
-
-    A user answers with a triangular factor U of A = Uᵀ U. The server scales U into a ball, so A is positive
-    semidefinite with trace at most R² *whatever was sent*, and two such matrices are at most √2 R² apart. Ours, after
-    Dwork, Talwar, Thakurta & Zhang (2014), whose noise has the same variance everywhere; half of it will do off the
-    diagonal.
-
-    Formal guarantee: the release is `effective_mu`-GDP with exact noise (second-moment#sm2), for every answer of every
-    user, the protected one's own included; `noise.total_variation(gaussians=d (d + 1) / 2)` bounds what the noise
-    lacks.
-
-    | input                                 | what happens                                              |
-    | ------------------------------------- | --------------------------------------------------------- |
-    | factor longer than `feature_norm`     | scaled down to it                                         |
-    | non-finite factor, absent user        | the zero matrix, without a change of the divisor          |
-    | more or fewer answers than `divisor`  | released like any other, up to 64 times as many           |
-    """
-
-    dimension: int  # d
-    feature_norm: float  # R
-    divisor: int  # planned answers: never a count of those that came
-    adjacency: Adjacency
-    scale: float  # s: standard deviation of a diagonal entry
-
-    def __post_init__(self) -> None:
-        count(dimension=self.dimension, divisor=self.divisor)
-        positive(feature_norm=self.feature_norm, scale=self.scale)
-        _ = self._gaussian  # refuses a scale or an adjacency out of range
-
-    @classmethod
-    def for_mu(
-        cls, *, dimension: int, feature_norm: float, divisor: int, mu: float, adjacency: Adjacency = "replace-one"
-    ) -> "SecondMomentNoise":
-        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
-        sensitivity = moment_sensitivity(dimension, feature_norm, divisor, adjacency)
-        gaussian = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension))
-        return cls(dimension, feature_norm, divisor, adjacency, gaussian.scale)
-
-    @property
-    def sensitivity(self) -> float:
-        """In Frobenius norm, one user replaced or left out, rounding included."""
-        return moment_sensitivity(self.dimension, self.feature_norm, self.divisor, self.adjacency)
-
-    @property
-    def effective_mu(self) -> float:
-        """μ of the release."""
-        return self._gaussian.effective_mu(packed(self.dimension))
-
-    @property
-    def spectral_error(self) -> float:
-        """√(2d) · scale: the typical spectral norm of the noise (the limit for many dimensions)."""
-        return sqrt(2 * self.dimension) * self.scale
-
-    @property
-    def reduction(self) -> "MomentSum":
-        """All that a release reads of users' factors."""
-        return MomentSum(self.dimension, self.feature_norm, self.divisor)
-
-    @property
-    def masked(self) -> tuple[MaskedBlock, ...]:
-        """Of a user: its moment, in units of R²."""
-        unit = self.feature_norm**2 / self.divisor / self.scale
-        return (("moment", "moment", packed(self.dimension), unit),)
-
-    def release(self, sums: Sums, stream: RandomStream) -> Matrix:
-        """Return the noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""
-        moment = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
-        return _symmetric(self._gaussian.release(moment, stream), self.dimension)
-
-    def entry(self) -> Release:
-        """Return the ledger entry of the release."""
-        return self._gaussian.entry("second-moment", divisor=self.divisor, dimension=self.dimension)
-
-    @property
-    def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(self.sensitivity, self.scale)
-
-
-@dataclass(frozen=True, slots=True)
-class MomentSum:
-    """Σ ⌊vec(UᵀU) 2ᵇ / R²⌋ over answered rows, towards zero: U is a row scaled into the ball of radius R = `norm`.
-
-    Rows are triangular factors, (k, d (d + 1) / 2), packed by rows. `cells` and `clipped` count nothing.
-    """
-
-    dimension: int  # d
-    norm: float  # R
-    divisor: int
-
-    def __post_init__(self) -> None:
-        positive(norm=self.norm)
-
-    def of(self, values: Matrix, answered: Mask) -> Sums:
-        """See clipping.Reduction. ConfigError for rows of another length."""
-        rows = np.ascontiguousarray(values, np.float64)
-        if rows.shape[1:] != (packed(self.dimension),):
-            raise ConfigError(
-                f"Expected factors of {packed(self.dimension)} numbers (dimension={self.dimension}), got {rows.shape}."
-            )
-        total = loops.sum_unit_moments(rows, answered, self.norm, 2.0 ** sum_bits(0, self.divisor), self.dimension)
-        return Sums(total, np.zeros(4, np.int64), 0, int(np.count_nonzero(answered)))
-
-    def mean(self, sums: Sums) -> Vector:
-        """Σ vec(UᵀU) / divisor, entries off the diagonal times √2. ConfigError for more rows than 64 · divisor."""
-        bits = sum_bits(sums.answered, self.divisor)
-        diagonal, columns = np.triu_indices(self.dimension)
-        unit = self.norm * self.norm / 2.0**bits / self.divisor
-        mean: Vector = sums.total.astype(np.float64) * np.where(diagonal == columns, unit, sqrt(2.0) * unit)
-        return mean
-
-
-def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
-    """Of `MomentSum.mean` in ℓ2: √2 norm² / divisor, zero-out norm² / divisor, rounded up (second-moment#sm1)."""
-    count(dimension=dimension)
-    off = 1.01 * (dimension + 2) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, divisor)  # of one moment of trace one
-    return acute_sensitivity(norm * norm, divisor, adjacency) * (1 + 1.5 * off)

@@ -23,7 +23,6 @@ from quoron_privacy.means.free_presence import (
     ColumnSum,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -39,10 +38,8 @@ class Longest:
 
     unit: int  # 2ᵇ
     norm: int  # its ℓ2 length; of a matrix that in Frobenius norm
-    counts_here: bool = True  # the reduction's cells count rows that are finite, and nothing is clipped beyond these
     tells_norms: bool = False  # cells say how far each row stays within the unit ball (free-presence#p3)
     dimension: int = 0  # of a symmetric matrix, packed by rows of its upper triangle; 0: a vector
-    of_trace: bool = False  # the matrix has trace at most `norm`
 
 
 def longest(reduction: Reduction) -> Longest:
@@ -65,9 +62,6 @@ def longest(reduction: Reduction) -> Longest:
         case ShapedMomentSum():
             unit = 1 << sum_bits(0, reduction.users)
             return Longest(unit, unit, dimension=len(reduction.transform))
-        case MomentSum():
-            unit = 1 << sum_bits(0, reduction.divisor)
-            return Longest(unit, unit, counts_here=False, dimension=reduction.dimension, of_trace=True)
         case _:
             raise ConfigError(f"Expected a sum that persons' rows are known to bound, got {type(reduction).__name__}.")
 
@@ -93,7 +87,7 @@ def _counts(sums: Sums, row: Longest) -> str | None:
     """Of the cells alone."""
     short, within, third, soft = map(int, sums.cells)
     if not row.tells_norms:
-        if within or third or soft or sums.clipped or not 0 <= short <= (sums.answered if row.counts_here else 0):
+        if within or third or soft or sums.clipped or not 0 <= short <= sums.answered:
             return "counts that no rows have"
         return None
     here, unit = third, row.unit
@@ -138,9 +132,7 @@ def _columns(sums: Sums, reduction: ColumnSum) -> str | None:
 
 def _lengths(sums: Sums, row: Longest) -> str | None:
     """Of the total, given its cells."""
-    short, here = int(sums.cells[0]), sums.answered
-    if row.counts_here:
-        here = int(sums.cells[2 if row.tells_norms else 0])
+    short, here = int(sums.cells[0]), int(sums.cells[2 if row.tells_norms else 0])
     most = here * row.norm - (short if row.tells_norms else 0)
     weights = np.ones(len(sums.total), np.int64)
     if row.dimension:
@@ -148,11 +140,6 @@ def _lengths(sums: Sums, row: Longest) -> str | None:
         weights, diagonal = np.where(across == down, 1, 2), sums.total[across == down]
         if diagonal.min(initial=0) < 0:
             return "a matrix with a negative number on its diagonal"
-        if row.of_trace:
-            trace = sum(map(int, diagonal))
-            if trace > most:
-                return "a matrix with a larger trace than so many rows have"
-            most = min(most, trace + here * (2 * row.dimension + 2))  # entries are cut, and products round
     length = _length(sums.total, weights, most)
     return None if length <= most else "a sum that is longer than so many rows are"
 

@@ -36,7 +36,6 @@ from quoron_privacy.means.free_presence import (
     ColumnSum,
     ContrastSum,
     LengthSum,
-    MomentSum,
     NormCountSum,
     ShapedMomentSum,
     VectorLengthSum,
@@ -192,8 +191,7 @@ class RingRows:
     | ClippedSum, ChangeSum of it        | clip_C(v - c) / C                                                       |
     | NormCountSum, ClippedSum with      | (w c, w (1 - a), w 1[a <= ⅔] or w h, w) of free-presence#p3: c is v / C |
     | "shares" in the round              | scaled into the unit ball, v = Lᵀ g - c₀, and a is above ‖c‖            |
-    | MomentSum                          | vec(ZᵀZ), Z a triangular factor over R scaled into the unit ball        |
-    | ShapedMomentSum                    | w (vec(A / B), 1) of free-presence#p2                                   |
+    | ShapedMomentSum                    | w (vec(A / B), 1) of free-presence#p2, w of the block's kind            |
     | ColumnSum                          | (m, s, q, z, √0.1) of free-presence#p6, weighted                        |
     | LengthSum, VectorLengthSum         | (ℓ, √¾) of free-presence#p1                                             |
     | ContrastSum                        | that of its own reduction: one matrix makes contrasts and whitens them  |
@@ -250,8 +248,6 @@ def _made(reduction: Reduction, spec: RoundSpec) -> Made:
             return _norm_counts(spec, reduction.radius, reduction.transform, reduction.centre)
         case ContrastSum():
             return _contrasts(spec, reduction)
-        case MomentSum():
-            return _moments(spec, reduction)
         case ShapedMomentSum():
             return _shaped_moments(spec, reduction)
         case ColumnSum():
@@ -322,19 +318,10 @@ def _contrasts(spec: RoundSpec, own: ContrastSum) -> Made:
     return given, add
 
 
-def _moments(spec: RoundSpec, own: MomentSum) -> Made:
-    block, norm, d = only(spec, "moment", packed(own.dimension)), radius_of(own.norm), own.dimension
-
-    def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        total += loops.sum_unit_moments(rows, here, norm, float(block.unit), d, ROOT)
-
-    return lambda values: checked(values, block.length), add
-
-
 def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Made:
     matrix, radius = square(own.transform), radius_of(own.radius)
-    numbers, weights = packed(len(matrix)), weights_of(spec.adjacency)
-    unit = float(only(spec, "shaped-moment", numbers + 1).unit)
+    numbers, kind = packed(len(matrix)), "moment" if spec.blocks[0].kind == "moment" else "shaped-moment"
+    unit, weights = float(only(spec, kind, numbers + 1).unit), weights_of(spec.adjacency, kind == "moment")
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
         added, present = loops.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)

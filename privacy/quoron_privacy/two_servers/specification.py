@@ -1,6 +1,6 @@
 """The specification of a plan for two servers: what rows each round admits, in whole steps of one server's noise.
 
-    >>> moment = RoundSpec((Block("moment", 6, 1 << 28, "moment"),))
+    >>> moment = RoundSpec((Block("row", 7, 1 << 28, "shaped-moment"),))
     >>> spec = MechanismSpec((moment,))
     >>> MechanismSpec.read(spec.as_json()) == spec, len(spec.digest())
     (True, 32)
@@ -57,8 +57,8 @@ KINDS: Mapping[str, Kind] = {
     "clipped": Kind((4, 1), (1, 1)),  # a ball
     "length": Kind((1, 1), (1, 1)),  # free-presence#p1
     "columns": Kind((1, 1), (1, 1), cut=2.01),  # free-presence#p6
-    "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
     "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
+    "moment": Kind((2, 1), (2, 1), cut=2.01),  # the same; without presence under zero-out
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
     "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#ac1
 }

@@ -194,9 +194,8 @@ class Question(_message.Message):
     def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Reduction, _Mapping]] = ...) -> None: ...
 
 class Reduction(_message.Message):
-    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "columns", "classes")
+    __slots__ = ("clipped", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "columns", "classes")
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
-    MOMENT_FIELD_NUMBER: _ClassVar[int]
     NORM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SHAPED_MOMENT_FIELD_NUMBER: _ClassVar[int]
@@ -205,7 +204,6 @@ class Reduction(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     clipped: ClippedSum
-    moment: MomentSum
     norm_counts: NormCountSum
     lengths: LengthSum
     shaped_moment: ShapedMomentSum
@@ -213,7 +211,7 @@ class Reduction(_message.Message):
     changes: ClippedSum
     columns: ColumnSum
     classes: int
-    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ..., vector_lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., changes: _Optional[_Union[ClippedSum, _Mapping]] = ..., columns: _Optional[_Union[ColumnSum, _Mapping]] = ..., classes: _Optional[int] = ...) -> None: ...
+    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ..., vector_lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., changes: _Optional[_Union[ClippedSum, _Mapping]] = ..., columns: _Optional[_Union[ColumnSum, _Mapping]] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class ClippedSum(_message.Message):
     __slots__ = ("norm", "divisor", "centre")
@@ -224,16 +222,6 @@ class ClippedSum(_message.Message):
     divisor: int
     centre: _values_pb2.Array
     def __init__(self, norm: _Optional[float] = ..., divisor: _Optional[int] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
-
-class MomentSum(_message.Message):
-    __slots__ = ("dimension", "norm", "divisor")
-    DIMENSION_FIELD_NUMBER: _ClassVar[int]
-    NORM_FIELD_NUMBER: _ClassVar[int]
-    DIVISOR_FIELD_NUMBER: _ClassVar[int]
-    dimension: int
-    norm: float
-    divisor: int
-    def __init__(self, dimension: _Optional[int] = ..., norm: _Optional[float] = ..., divisor: _Optional[int] = ...) -> None: ...
 
 class NormCountSum(_message.Message):
     __slots__ = ("radius", "users", "transform", "centre")

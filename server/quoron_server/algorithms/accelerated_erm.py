@@ -43,7 +43,6 @@ from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
@@ -58,6 +57,7 @@ from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.averaged_sgd import ranking_mu
+from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
@@ -162,18 +162,9 @@ class AcceleratedERMParameters(Parameters):
         return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What became of one cohort's answers."""
-
-    gradient: Vector | None  # None: the test withheld it
-    entries: tuple[Release, ...]
-    diagnostics: dict[str, Any]  # functions of private data, for simulation only
-
-
 def released_gradient(
     p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int
-) -> Outcome:
+) -> Estimate:
     """Return the gradient of one round, where its test passes."""
     mean_of, test, answered = p.accounting.mean, p.accounting.lottery, int(np.sum(answers.answered))
     seen = mean_of.observe(answers.values, answers.answered, radius=p.radius, reference=reference)
@@ -183,10 +174,10 @@ def released_gradient(
         "removed": answered - int(np.count_nonzero(seen.weights)),
     }
     if not test.decide(seen.score, noise.stream("test", round_)):
-        return Outcome(None, (test.entry(),), diagnostics)
+        return Estimate(None, (test.entry(),), diagnostics=diagnostics)
     shift = mean_of.aggregate(answers.values, seen.weights, radius=p.radius, reference=reference)
     gradient = reference + p.noise.release(shift, noise.stream("release", round_))
-    return Outcome(gradient, (test.entry(), p.noise.entry()), diagnostics)
+    return Estimate(gradient, (test.entry(), p.noise.entry()), diagnostics=diagnostics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +232,7 @@ class AcceleratedERM(InPhases[AcceleratedERMParameters]):
             after = replace(after, centre=after.ag)
         stage = int(np.searchsorted(ends, state.round, side="right"))
         public = {"phase": index, "stage": stage, "released": step.gradient is not None}
-        return Update(after, step.entries, public, step.diagnostics)
+        return Update(after, step.releases, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
         """Return the aggregate point; at the end that of the last phase."""

@@ -42,11 +42,11 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
-from quoron_server.algorithms.descent import DescentState, diagnosed
+from quoron_server.algorithms.descent import Estimate, State, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -59,7 +59,7 @@ from quoron_server.algorithms.info import (
 from quoron_server.algorithms.noisy import (
     DRAWN,
     DrawnCohorts,
-    DrawnDescent,
+    OnDrawnCohorts,
     Sampling,
     count_room,
     moved_by,
@@ -124,14 +124,14 @@ class MeanSGDParameters(DrawnCohorts):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeanSGDState(DescentState):
+class MeanSGDState(State):
     """Everything between two rounds; all of it is released."""
 
     centre: Vector  # c_t, unless a range finds it in the round
     radius: float  # C_t
 
 
-class MeanSGD(DrawnDescent[MeanSGDParameters]):
+class MeanSGD(OnDrawnCohorts[MeanSGDParameters, MeanSGDState]):
     """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
     kind = MeanSGDParameters
@@ -142,37 +142,34 @@ class MeanSGD(DrawnDescent[MeanSGDParameters]):
         return MeanSGDState(0, zero, zero, zero, self.parameters.first_radius)
 
     def reduction(self, state: MeanSGDState) -> ClippedSum | None:
-        """Return all that a round reads of its answers; None for a crude mean, which reads every row."""
+        """Return the sum of gradients clipped around the centre; a range reads every row."""
         p = self.parameters
         return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
 
-    def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
-        """Release the mean around its centre, and step."""
-        p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        centre, radius, gaussian = state.centre, state.radius, p.noise
-        entries: tuple[Release, ...] = ()
+    def estimate(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Return the mean around its centre."""
+        p, t, centre, radius = self.parameters, state.round, state.centre, state.radius
+        entries: tuple[Release, ...] = (p.noise.entry().scaled(radius),)
         if (crude := p.crude) is not None:
             assert isinstance(answers, Answers)
             signs = public_signs(self.plan.seed, t, len(centre))
             centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
-            entries = (crude.entry(len(centre)),)
-        reduction = ClippedSum(radius, p.cohort_size, centre)
-        sums = summed(answers, reduction)
-        mean = sums if isinstance(sums, NoisySums) else reduction.unit_mean(sums)
-        gradient = centre + radius * gaussian.release(mean, noise.stream("release", t))
-        entries += (gaussian.entry().scaled(radius),)
-        iterate = project(state.iterate - p.step_size * gradient)
-        after = state.moved(iterate, p)
-        if crude is None:
-            after = replace(after, centre=gradient, radius=self._recentred(state, iterate))
-        return Update(after, entries, {"radius": radius}, diagnosed(sums))
+            entries = (crude.entry(len(centre)), *entries)
+        around = ClippedSum(radius, p.cohort_size, centre)
+        sums = summed(answers, around)
+        mean = sums if isinstance(sums, NoisySums) else around.unit_mean(sums)
+        gradient = centre + radius * p.noise.release(mean, noise.stream("release", t))
+        return Estimate(gradient, entries, {"radius": radius}, diagnosed(sums))
 
-    def _recentred(self, state: MeanSGDState, iterate: Vector) -> float:
-        """Return the radius around this round's release within which the next gradients are expected."""
-        p, d = self.parameters, len(iterate)
-        variance = p.sampling_variance + d * (state.radius * p.noise_scale) ** 2
-        drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
-        return next_radius(p.spread, variance, drift, margin(d), p.first_radius)
+    def step(self, state: MeanSGDState, gradient: Vector, phase: MeanSGDParameters) -> MeanSGDState:
+        """Without ranges the next gradients are expected around this one, within a radius that follows the step."""
+        after, d = super().step(state, gradient, phase), len(gradient)
+        if phase.crude is not None:
+            return after
+        variance = phase.sampling_variance + d * (state.radius * phase.noise_scale) ** 2
+        drift = phase.smoothness * float(np.linalg.norm(after.iterate - state.iterate))
+        radius = next_radius(phase.spread, variance, drift, margin(d), phase.first_radius)
+        return replace(after, centre=gradient, radius=radius)
 
 
 NAME, RECENTRED = "mean-sgd", "recentred-sgd"

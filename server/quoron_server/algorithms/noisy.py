@@ -32,14 +32,15 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, Release, Sums
-from quoron_privacy.schedule import Schedule, Users
-from quoron_server.algorithm import Update, Vector
+from quoron_privacy.release import Adjacency, Sums
+from quoron_privacy.schedule import Schedule
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
@@ -49,7 +50,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
-from quoron_server.algorithms.descent import Descent, DescentState, clipped, diagnosed
+from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -259,13 +260,16 @@ class NoisySGDParameters(DrawnCohorts):
         return self.sampling != "disjoint" and self.cohort_size == problem.users
 
 
+Drawn = TypeVar("Drawn", bound=DrawnCohorts)
+
+
 def drawn(problem: Problem, adaptive: bool) -> int:
     """Noise samples of one round."""
     return problem.dimension + (SHARES if adaptive else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NoisyState(DescentState):
+class NoisyState(State):
     """Everything between two rounds."""
 
     radius: float  # C_t
@@ -273,18 +277,18 @@ class NoisyState(DescentState):
     presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
-class DrawnDescent(Descent[D]):
-    """Descent with `DrawnCohorts`."""
+class OnDrawnCohorts(Descent[Drawn, S]):
+    """Descent whose cohorts are drawn as its parameters say."""
 
-    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Users, bool]:
-        """Return whom a round asks, and whether secret coins have drawn it."""
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return the next users of the public order, or everybody, or whom secret noise draws."""
         p, users = self.parameters, self.plan.problem.users
         if p.sampling == "disjoint":
             return super().cohort(round_, noise)
         return p.draws(users).members(round_, noise), p.cohort_size < users
 
 
-class NoisySGD(DrawnDescent[NoisySGDParameters]):
+class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
     """Algorithm object for a plan with NoisySGDParameters."""
 
     kind = NoisySGDParameters
@@ -295,39 +299,31 @@ class NoisySGD(DrawnDescent[NoisySGDParameters]):
         return NoisyState(0, zero, zero, p.clip_norm, p.optimiser.start(len(zero)))
 
     def reduction(self, state: NoisyState) -> ClippedSum | None:
-        """Return all that a round reads of its answers; None without a clip."""
+        """Return the sum of clipped gradients."""
         return self.parameters.reduction(state.radius)
 
-    def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
-        """One noisy step."""
-        p, t, radius, presence = self.parameters, state.round, state.radius, state.presence
-        public: dict[str, Any] = {}
-        releases: tuple[Release, ...]
-        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
-            sums = summed(answers, ClippedSum(radius, p.cohort_size))
-            told = shares.release(sums, noise.stream("release", t))
-            gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
-            radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
-            diagnostics = diagnosed(sums)
-        else:
-            gradient, releases, diagnostics = self.gradient(state, answers, noise)
-        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, p.step_size, t=t, rounds=p.rounds)
-        moved = state.moved(
-            self.plan.problem.domain.project(wanted), p, radius=radius, moments=moments, presence=presence
-        )
-        return Update(moved, releases, public, diagnostics)
-
-    def gradient(
-        self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource
-    ) -> tuple[Vector, tuple[Release, ...], dict[str, float]]:
-        """Return the mean of a round of a fixed clip with its noise, the ledger's entry, and diagnostics."""
-        p, gaussian = self.parameters, self.parameters.noise
-        if gaussian is None:  # without privacy there is no clip
+    def estimate(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Return the noisy mean of clipped gradients, and where the clip follows the users its next norm."""
+        p, radius, reduction = self.parameters, state.radius, self.reduction(state)
+        if reduction is None or p.noise is None:  # without privacy there is no clip
             assert isinstance(answers, Answers)
-            mean, _ = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-            return mean, (), {"answered": int(np.sum(answers.answered)), "clipped_fraction": 0.0}
-        noisy, diagnostics = clipped(answers, ClippedSum(state.radius, p.cohort_size))
-        return gaussian.release(noisy, noise.stream("release", state.round)), (gaussian.entry(),), diagnostics
+            own, _ = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            return Estimate(own, diagnostics={"answered": int(np.sum(answers.answered)), "clipped_fraction": 0.0})
+        stream = noise.stream("release", state.round)
+        if (shares := p.shares(len(state.iterate))) is None or p.adaptive is None:
+            mean, seen = clipped(answers, reduction)
+            return Estimate(p.noise.release(mean, stream), (p.noise.entry(),), diagnostics=seen)
+        sums = summed(answers, reduction)
+        told = shares.release(sums, stream)
+        following, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
+        remembered, entry = {"radius": following, "presence": presence}, shares.entry().scaled(radius)
+        return Estimate(radius * told.mean, (entry,), {"radius": radius}, diagnosed(sums), remembered)
+
+    def step(self, state: NoisyState, gradient: Vector, phase: NoisySGDParameters) -> NoisyState:
+        """Step as the optimiser does."""
+        at = {"t": state.round, "rounds": phase.rounds}
+        wanted, moments = phase.optimiser.step(state.iterate, gradient, state.moments, phase.step_size, **at)
+        return replace(state, iterate=self.plan.problem.domain.project(wanted), moments=moments)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""

@@ -21,7 +21,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means.free_presence import SecondMomentNoise
+from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
@@ -58,7 +58,7 @@ class OneRoundParameters(Parameters):
     rounds: int  # 1
     adjacency: Adjacency
     moment_scale: float  # s, of a diagonal entry
-    moment_norm: float  # bound on ‖(a, c y)‖
+    moment_norm: float  # bound on ‖(a, c y)‖, and its square on the Frobenius norm of a user's moment
     label_scale: float  # c = κ R / Y
     feature_norm: float  # R
     label_bound: float  # Y
@@ -66,9 +66,14 @@ class OneRoundParameters(Parameters):
     ridge: float  # λ / φ₂
     mu: float
 
-    def moment(self, dimension: int) -> SecondMomentNoise:
-        """Of features and label."""
-        return SecondMomentNoise(dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale)
+    def moment(self, dimension: int) -> MomentMean:
+        """Of features and label, in units of the largest moment of a user."""
+        unit = self.moment_scale / self.moment_norm**2
+        return MomentMean(dimension + 1, self.cohort_size, self.adjacency, unit, presence=False)
+
+    def reduction(self, dimension: int) -> ShapedMomentSum:
+        """All that the release reads of users' factors."""
+        return ShapedMomentSum(self.cohort_size, np.eye(dimension + 1), self.moment_norm**2)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """Return a second moment of features and label."""
@@ -100,16 +105,16 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
             return None
         p, d = self.parameters, self.plan.problem.dimension
         everybody = np.arange(p.cohort_size, dtype=np.int64)
-        return Question(0, everybody, SecondMoment(d + 1, p.label_scale), reduction=p.moment(d).reduction)
+        return Question(0, everybody, SecondMoment(d + 1, p.label_scale), reduction=p.reduction(d))
 
     def update(self, state: OneRoundState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneRoundState]:
         """Release and solve."""
         p, d = self.parameters, self.plan.problem.dimension
         mechanism = p.moment(d)
-        sums = summed(answers, mechanism.reduction)
-        moment = mechanism.release(sums, noise.stream("release", 0))
+        sums = summed(answers, p.reduction(d))
+        moment = mechanism.release(sums, p.moment_norm**2, noise.stream("release", 0)).mean
         values, basis = np.linalg.eigh(moment[:d, :d])
-        least = mechanism.spectral_error + p.ridge
+        least = math.sqrt(2 * (d + 1)) * p.moment_scale + p.ridge  # the noise's spectral norm, for many dimensions
         along = basis.T @ moment[:d, d] / (p.label_scale * p.label_bound)
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
@@ -214,7 +219,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
     """Return the one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
-    mu = gdp.mu_for(privacy.epsilon, search.left_of_delta(NAME, privacy, gaussians=packed(d + 1)) * (1 - 1e-9))
+    mu = gdp.mu_for(privacy.epsilon, search.left_of_delta(NAME, privacy, gaussians=packed(d + 1) + 1) * (1 - 1e-9))
     resolution = users * mu / math.sqrt(d)
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
@@ -222,15 +227,14 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)
-    noise = SecondMomentNoise.for_mu(
-        dimension=d + 1, feature_norm=longest, divisor=users, mu=mu * (1 - 1e-8), adjacency=adjacency
-    )
+    sizes = {"dimension": d + 1, "users": users}
+    noise = MomentMean.for_mu(**sizes, mu=mu * (1 - 1e-8), adjacency=adjacency, presence=False)
     curvature = problem.link_curvature or 1.0
     numbers = OneRoundParameters(
         cohort_size=users,
         rounds=1,
         adjacency=adjacency,
-        moment_scale=noise.scale,
+        moment_scale=noise.scale * longest**2,
         moment_norm=longest,
         label_scale=LABEL_WEIGHT * norm / label,
         feature_norm=norm,
@@ -244,7 +248,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
 
 
 def verify(plan: RunPlan) -> None:
-    """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
+    """Everybody once with divisor n, and docs/privacy/free-presence.md#p2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
     promise = plan.guarantee
     search.require(
@@ -259,11 +263,10 @@ def verify(plan: RunPlan) -> None:
 
 def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of the one release, by its scale."""
-    d = problem.dimension + 1
-    far = sensitivity_recount.moment(d, p.moment_norm, p.cohort_size, adjacency)
-    return (
-        Pair.gaussian(sensitivity_recount.mu(far, p.moment_scale, packed(d)), total_variation(gaussians=packed(d))),
-    )
+    d, numbers = problem.dimension + 1, packed(problem.dimension + 1) + 1
+    far = sensitivity_recount.unit_moment(d, p.cohort_size, adjacency) * p.moment_norm**2
+    mu = sensitivity_recount.mu(far, p.moment_scale, numbers)
+    return (Pair.gaussian(mu, total_variation(gaussians=numbers)),)
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

@@ -28,12 +28,12 @@ from scipy.special import chdtrc, chdtri
 
 from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import moreau
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_privacy.schedule import Users
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm import (
     FARTHER,
@@ -45,7 +45,7 @@ from quoron_server.algorithms.accelerated_erm import (
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
-from quoron_server.algorithms.descent import Descent, DescentState
+from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
@@ -98,13 +98,13 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutlierGDState(DescentState):
+class OutlierGDState(State):
     """Everything between two rounds; all of it a function of releases."""
 
     gradient: Vector  # r
 
 
-class OutlierGD(Descent[OutlierGDParameters]):
+class OutlierGD(Descent[OutlierGDParameters, OutlierGDState]):
     """Algorithm object for a plan with OutlierGDParameters."""
 
     kind = OutlierGDParameters
@@ -114,19 +114,15 @@ class OutlierGD(Descent[OutlierGDParameters]):
         zero = np.zeros(self.plan.problem.dimension)
         return OutlierGDState(0, zero, zero, zero)
 
-    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Users, bool]:
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
         """Return all users."""
         return super().cohort(0, noise)
 
-    def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
-        """One tested, noisy step."""
-        p, t = self.parameters, state.round
-        step = released_gradient(p, answers, state.gradient, noise, t)
-        iterate, last = state.iterate, state.gradient
-        if step.gradient is not None:
-            iterate, last = self.plan.problem.domain.project(iterate - p.step_size * step.gradient), step.gradient
-        after = state.moved(iterate, p, gradient=last)
-        return Update(after, step.entries, {"released": step.gradient is not None}, step.diagnostics)
+    def estimate(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Estimate:
+        """Return the noisy mean without outliers where its test passes."""
+        step = released_gradient(self.parameters, answers, state.gradient, noise, state.round)
+        remembered = {} if step.gradient is None else {"gradient": step.gradient}
+        return replace(step, public={"released": step.gradient is not None}, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)

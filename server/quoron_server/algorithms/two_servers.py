@@ -61,8 +61,8 @@ _APART = {
     "clipped": (2.0, 1.0, 0.0),
     "length": (1.0, 1.0, 0.0),
     "columns": (1.0, 1.0, 2.01),
-    "moment": (math.sqrt(2), 1.0, 2.01),
     "shaped-moment": (math.sqrt(2), 1.0, 2.01),
+    "moment": (math.sqrt(2), 1.0, 2.01),
     "norm-counts": (2.0, 1.0, 2.0),
     "soft-norm-counts": (2.0, 1.0, 2.0),
 }

@@ -1,6 +1,6 @@
 """`tracking-srgd` by definition: a whole run with full matrices, one user at a time; and the users it asks.
 
-Follows docs/privacy/tracking-srgd.md and second-moment.md, not the code. Constants stand here as numbers.
+Follows docs/privacy/tracking-srgd.md and free-presence.md, not the code. Constants stand here as numbers.
 """
 
 from dataclasses import dataclass
