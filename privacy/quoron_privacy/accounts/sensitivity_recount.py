@@ -60,6 +60,11 @@ def choice(epsilon: float) -> float:
     return math.sqrt(8) * float(erfinv(math.tanh(epsilon / 4))) * (1 + 1e-12)
 
 
+def behind_choices(released: float, dimension: int, epsilon: float) -> float:
+    """Return GDP of a release of that GDP and, before it, of one such choice in every rotated coordinate."""
+    return together(released, math.sqrt(rotated(dimension)) * choice(epsilon))
+
+
 def together(*mus: float) -> float:
     """Return GDP of releases that follow each other: the root of the sum of their squares."""
     return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52) if max(mus) < 1e150 else math.inf

@@ -57,6 +57,7 @@ from quoron_server.algorithms.info import (
     statistical_floor,
 )
 from quoron_server.algorithms.noisy import (
+    DRAWN,
     DrawnCohorts,
     OnDrawnCohorts,
     Sampling,
@@ -228,7 +229,7 @@ def verify(plan: RunPlan) -> None:
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users, ranged = plan.problem.users, plan.algorithm == NAME
     rough, promise = plan.problem.smoothness is None, plan.guarantee
-    drawn = p.sampling != "disjoint" and p.adjacency == promise.adjacency
+    drawn = p.sampling in DRAWN and p.adjacency == promise.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
@@ -257,11 +258,7 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
     """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
     how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
     mean = sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
-    if p.crude is None:
-        return mean
-    return sensitivity_recount.together(
-        mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(p.crude.epsilon)
-    )
+    return mean if p.crude is None else sensitivity_recount.behind_choices(mean, dimension, p.crude.epsilon)
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[float]:

@@ -82,6 +82,7 @@ from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row
 Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
 
 COINS: tuple[Sampling, ...] = ("poisson", "poisson-replaced")
+DRAWN: tuple[Sampling, ...] = ("without-replacement", *COINS)
 SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their own
 SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
 

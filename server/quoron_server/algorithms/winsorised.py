@@ -142,11 +142,9 @@ def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) ->
 def recounted_mu(p: WinsorisedERMParameters, length: int, adjacency: Adjacency) -> float:
     """GDP of a round: every coordinate's choice, and the box's diagonal, for zero-out from its middle."""
     ends = 2 if adjacency == "replace-one" else 1
-    choice = sensitivity_recount.choice(p.mean.crude.epsilon * ends / 2)
     far = ends * math.sqrt(length) * p.mean.half_width / p.cohort_size
-    return sensitivity_recount.together(
-        math.sqrt(length) * choice, sensitivity_recount.mu(far, p.mean.noise.scale, length)
-    )
+    mean = sensitivity_recount.mu(far, p.mean.noise.scale, length)
+    return sensitivity_recount.behind_choices(mean, length, p.mean.crude.epsilon * ends / 2)
 
 
 def _check(inputs: Inputs) -> None:

@@ -110,9 +110,7 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
         )
         if self.crude is None:
             return mean
-        return sensitivity_recount.together(
-            mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(self.range_epsilon)
-        )
+        return sensitivity_recount.behind_choices(mean, dimension, self.range_epsilon)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """Return a mean in every round, behind a crude mean."""
