@@ -15,8 +15,7 @@ What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 from threading import Lock
@@ -32,7 +31,6 @@ from quoron_privacy.means.clipping import ChangeSum, ClippedSum, centred, change
 from quoron_privacy.means.free_presence import (
     COLUMN_PRESENCE,
     HERE,
-    SPAN,
     ColumnSum,
     ContrastSum,
     LengthSum,
@@ -40,8 +38,7 @@ from quoron_privacy.means.free_presence import (
     ShapedMomentSum,
     VectorLengthSum,
     checked,
-    moment_logs,
-    vector_logs,
+    length_places,
     weights_of,
 )
 from quoron_privacy.release import Reduction, packed
@@ -194,7 +191,7 @@ class RingRows:
     | ShapedMomentSum                    | w (vec(A / B), 1) of free-presence#p2, w of the block's kind            |
     | ColumnSum                          | (m, s, q, z, √0.1) of free-presence#p6, weighted                        |
     | LengthSum, VectorLengthSum         | (ℓ, √¾) of free-presence#p1                                             |
-    | ContrastSum                        | that of its own reduction: one matrix makes contrasts and whitens them  |
+    | ContrastSum                        | that of its own reduction, of contrasts                                 |
 
     ConfigError for others, and for rows of another kind or length than the plan's. Divisors of means are not used.
     """
@@ -247,7 +244,9 @@ def _made(reduction: Reduction, spec: RoundSpec) -> Made:
         case NormCountSum():
             return _norm_counts(spec, reduction.radius, reduction.transform, reduction.centre)
         case ContrastSum():
-            return _contrasts(spec, reduction)
+            own, numbers = reduction.contrasts, reduction.contrasts.outputs * reduction.contrasts.features
+            given, add = _made(reduction.own, spec)
+            return lambda values: given(own.of(checked(values, numbers))), add
         case ShapedMomentSum():
             return _shaped_moments(spec, reduction)
         case ColumnSum():
@@ -300,24 +299,6 @@ def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centr
     return given, add
 
 
-def _contrasts(spec: RoundSpec, own: ContrastSum) -> Made:
-    """One matrix makes contrasts and whitens them: made only once rows are as long as it says."""
-
-    @cache
-    def whole() -> Made:
-        transform = np.asarray(np.kron(own.contrasts.matrix(), own.own.transform), np.float64)
-        return _made(replace(own.own, transform=transform), spec)
-
-    def given(values: Matrix) -> Matrix:
-        rows = checked(values, own.contrasts.outputs * own.contrasts.features)
-        return whole()[0](rows)
-
-    def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        whole()[1](rows, here, total)
-
-    return given, add
-
-
 def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Made:
     matrix, radius = square(own.transform), radius_of(own.radius)
     numbers, kind = packed(len(matrix)), "moment" if spec.blocks[0].kind == "moment" else "shaped-moment"
@@ -342,15 +323,13 @@ def _columns(spec: RoundSpec, own: ColumnSum) -> Made:
 
 def _lengths(spec: RoundSpec, own: LengthSum | VectorLengthSum) -> Made:
     """Of factors the length of LᵀZᵀZL, of vectors that of Lᵀg."""
-    unit, longest = only(spec, "length", 2).unit, np.log(radius_of(own.top))
-    vectors = isinstance(own, VectorLengthSum)
-    logs_of, transform = (vector_logs, own.transform) if vectors else (moment_logs, square(own.transform))
+    unit, top = only(spec, "length", 2).unit, radius_of(own.top)
+    if isinstance(own, LengthSum):
+        square(own.transform)
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        logs = logs_of(rows, transform)
-        usable = here & (logs > -np.inf)  # nor NaN
-        fall = np.clip(longest - np.where(usable, logs, 0.0), 0.0, SPAN)
-        total[0] += np.where(usable, (fall / SPAN - 0.5) * unit, 0.0).astype(np.int64).sum()
+        usable, places = length_places(own.logs(rows), here, top)
+        total[0] += (places * unit).astype(np.int64).sum()
         total[1] += int(HERE * unit) * np.count_nonzero(usable)
 
     return lambda values: values, add
