@@ -17,7 +17,11 @@ import warden
 
 # Examples are the same in every run, and how long one takes says how busy the machine is. `EXAMPLES=1000` draws others.
 slow = [HealthCheck.too_slow]
-settings.register_profile("quoron", derandomize=True, max_examples=50, deadline=None, suppress_health_check=slow)
+# `scripts/test-long --ci` runs them with twice as many: `--hypothesis-profile=thorough`.
+for profile, examples in (("quoron", 30), ("thorough", 60)):
+    settings.register_profile(
+        profile, derandomize=True, max_examples=examples, deadline=None, suppress_health_check=slow
+    )
 more = {"max_examples": int(os.environ.get("EXAMPLES", "50")), "print_blob": True}
 settings.register_profile("more", derandomize=False, deadline=None, suppress_health_check=slow, **more)
 settings.load_profile("more" if "EXAMPLES" in os.environ else "quoron")

@@ -70,9 +70,9 @@ def released_sums(plan, states):
         if p.method in ("accelerated", "anytime"):
             sums.append(2 * p.beta * (before.z - after.z))
         elif p.method == "plain":
-            sums.append(p.beta * (t + 1) * (before.x - after.x))
+            sums.append(p.beta * (t + 1) * (before.iterate - after.iterate))
         else:
-            sums.append(-p.beta * after.x)
+            sums.append(-p.beta * after.iterate)
     return np.array(sums)
 
 

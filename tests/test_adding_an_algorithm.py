@@ -17,10 +17,9 @@ PAGE = (ROOT / "docs/adding-an-algorithm.md").read_text(encoding="utf-8")
 def test_an_algorithm_added_as_the_page_says_keeps_every_contract(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "server", tmp_path / "server", ignore=shutil.ignore_patterns("*.nb?"))
     files = re.findall(r"^`(server/\S+\.py)`:\n\n```python\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    assert [Path(name).name for name, _ in files] == ["method.py", "plan.py"]
-    for name, text in files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    ((name, text),) = files
+    assert len(text.splitlines()) <= 60
+    (tmp_path / name).write_text(text, encoding="utf-8")
     (line,) = re.findall(r"^```text\n(.*\n)```", PAGE, flags=re.MULTILINE)
     registry = tmp_path / "server/quoron_server/algorithms/__init__.py"
     text = registry.read_text(encoding="utf-8")

@@ -94,6 +94,7 @@ def test_a_killed_run_of_a_large_model_resumes_to_identical_bits(tmp_path):
         assert ledger.spent() == {"rounds": 12, "users": 1200, "gradient_evaluations": 1200}
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("kept", [0.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_a_simulation_whose_power_failed_resumes_to_identical_bits_from_a_round_before(kept, whole, tmp_path):
     """Its rounds are durable by the dozen: the journal that a power loss leaves is shorter than what was written."""

@@ -225,3 +225,55 @@ def test_the_pitfalls_say_which_algorithm_promises_what() -> None:
 def test_every_page_of_a_proof_is_in_the_list_of_proofs() -> None:
     listed = (ROOT / "docs" / "privacy" / "README.md").read_text()
     assert all(page.name in listed for page in PAGES if page.stem != "README")
+
+
+PAPERS = sorted(page for page in (ROOT / "docs" / "papers").glob("*.md") if page.stem not in ("README", "claims"))
+
+
+@cache
+def modules() -> dict[tuple[str, ...], set[str]]:
+    """What is bound in each module, by the parts of its path."""
+    return {
+        path.relative_to(ROOT).with_suffix("").parts: set(_bound(ast.parse(path.read_text()).body))
+        for path in files(PACKAGES)
+    }
+
+
+def is_there(symbol: str) -> bool:
+    """Whether a class, or the one module whose path ends so, has a member of that name; or any has a bare one."""
+    *owner, member = symbol.split(".")
+    if tuple(symbol.split(".")) in (parts[1:] for parts in modules()):
+        return True
+    if not owner:
+        return member in ALGORITHMS or any(member in names for names in (*modules().values(), *members().values()))
+    if owner[-1][0].isupper():
+        return member in members().get(owner[-1], ()) and (not owner[1:] or is_there(".".join(owner)))
+    [*found] = (names for parts, names in modules().items() if parts[-len(owner) :] == tuple(owner))
+    return len(found) == 1 and member in found[0]
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
+def test_the_code_of_every_line_of_a_paper_is_there(page: Path) -> None:
+    """Tables whose first column is `line`, where a letter is a module and `.update` of the class before; full names."""
+    text = page.read_text()
+    symbols = re.findall(r"`(quoron_\w+\.[\w.]+)`", text)
+    for table in re.finditer(r"^\| line \|.*?(?=^$)", text, re.DOTALL | re.MULTILINE):
+        short, before = dict(re.findall(r"`([A-Z])` is\s+`([\w.]+)`", text[: table.start()])), ""
+        for token in re.findall(r"`([^`\n]+)`", table[0]):
+            symbol = before.rpartition(".")[0] + token if token.startswith(".") else token
+            first, _, rest = symbol.partition(".")
+            before = f"{short[first]}.{rest}" if first in short else symbol
+            symbols.append(before)
+    assert len(symbols) > 10
+    assert [symbol for symbol in symbols if not is_there(symbol)] == []
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
+def test_an_algorithm_as_printed_is_read_in_at_most_ten_files(page: Path) -> None:
+    section = page.read_text().partition("## Files, from pseudo-code to noise\n")[2].partition("\n#")[0]
+    lists = re.findall(r"^\*\*.*\*\*\n\n((?:\d+\. .*\n)+)", section, re.MULTILINE)
+    assert lists
+    for read in lists:
+        named = [re.fullmatch(r"\d+\. `([\w/]+\.py)`: .+\.", line) for line in read.splitlines()]
+        assert len(named) <= 10
+        assert all(each and (ROOT / each[1]).exists() for each in named), read

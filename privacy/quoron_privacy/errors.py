@@ -23,7 +23,7 @@ cursor: names that a file or another machine gives pass through `printable`.
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Characters that move a terminal's cursor, or turn the order of what stands beside them; not tabs and line ends.
 CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -97,24 +97,27 @@ class Infeasible(UsageError):
     """No parameters satisfy the theorem for this problem.
 
     `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`); `users` how
-    many users would, where that is known: what code reads, which never reads the words. A planner may give estimates:
-    `settle_by` names a function that makes them true, called when somebody reads them.
+    many users would, where that is known: what code reads, which never reads the words. Words that take long to find
+    may come from a function, called when somebody reads them. A planner may give estimates: `settle_by` names a
+    function that makes them true, called then, too.
     """
 
     def __init__(
         self,
         algorithm: str,
         condition: str,
-        needs: str | Needs,
+        needs: str | Needs | Callable[[], str],
         feasible: tuple[str, ...] = (),
         *,
         users: int | None = None,
     ) -> None:
         self.algorithm, self.condition, self.feasible = algorithm, condition, feasible
-        self.estimate = Needs(needs, users) if isinstance(needs, str) else needs
+        self._words = needs if callable(needs) else None
+        given = "" if callable(needs) else needs
+        self.estimate = Needs(given, users) if isinstance(given, str) else given
         self._settle: Callable[[Needs], Needs] | None = None
         self._settled: Needs | None = None
-        super().__init__(algorithm, condition, needs, feasible)
+        super().__init__(algorithm, condition, given, feasible)
 
     def settle_by(self, settle: Callable[[Needs], Needs]) -> None:
         """Call `settle` with the estimates when somebody reads them; of several functions the last one counts."""
@@ -122,7 +125,8 @@ class Infeasible(UsageError):
 
     def _read(self) -> "Needs":
         if self._settled is None:
-            self._settled = self.estimate if self._settle is None else self._settle(self.estimate)
+            found = self.estimate if self._settle is None else self._settle(self.estimate)
+            self._settled = found if self._words is None else replace(found, words=self._words())
         return self._settled
 
     @property

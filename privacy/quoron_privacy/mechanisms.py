@@ -38,13 +38,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp, subsampling
+from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import least_number
@@ -60,7 +60,7 @@ from quoron_privacy.errors import (
     positive,
     probability,
 )
-from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
@@ -69,14 +69,13 @@ from quoron_privacy.release import Adjacency, guaranteed
 from quoron_privacy.robust import lottery, robust_mean, subsampled_lottery
 from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.schedule import Sampling, Schedule, Users
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Users = NDArray[np.int64]
 Tested = OneShot | SubsampledLottery
-Sampling = Literal["everybody", "without-replacement", "poisson", "public-schedule"]
 
 _BLOCK = 1 << 22  # numbers that are turned into float64 at a time
 _ACCOUNTS = 1 - 1e-8  # of μ, by which the two accounts' rounding may differ
@@ -102,99 +101,6 @@ class State:
                 f"Expected a state that was not used, got that of round {self.round} again. Go on with the state that "
                 "the release returned, or calibrate for more rounds."
             ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Who takes part when: `rounds` rounds of a cohort of `cohort` of `users`.
-
-    | sampling            | a round's cohort                                    | adjacency                |
-    | ------------------- | --------------------------------------------------- | ------------------------ |
-    | everybody           | all users                                           | either                   |
-    | without-replacement | a secret uniform subset of this size                | replace-one              |
-    | poisson             | each user by a secret coin; this size is expected   | either                   |
-    | public-schedule     | the next batch of a fixed order, again and again    | either                   |
-
-    Users beyond the last whole batch of a public schedule take no part.
-    """
-
-    users: int
-    cohort: int
-    rounds: int
-    sampling: Sampling
-    adjacency: Adjacency
-
-    @classmethod
-    def of(
-        cls, users: int, cohort: int | None, rounds: int, sampling: Sampling | None, adjacency: Adjacency
-    ) -> "Schedule":
-        """Return the checked schedule; without a sampling everybody, or a secret subset where a cohort is smaller."""
-        count(users=users, rounds=rounds)
-        size = users if cohort is None else cohort
-        if not 1 <= size <= users:
-            raise ConfigError(f"Expected cohort in 1..users={users:,}, got cohort={size:,}.")
-        chosen = sampling or ("everybody" if size == users else "without-replacement")
-        if chosen not in get_args(Sampling):
-            raise ConfigError(f"Expected sampling in {', '.join(get_args(Sampling))}, got sampling={sampling!r}.")
-        if (chosen == "everybody") != (size == users):
-            raise ConfigError(f"Expected cohort=users with everybody and only there, got {size:,} with {chosen}.")
-        check_adjacency(adjacency)
-        if chosen == "without-replacement" and adjacency != "replace-one":
-            raise ConfigError("Expected adjacency='replace-one' with sampling='without-replacement', got 'zero-out'.")
-        return cls(users, size, rounds, chosen, adjacency)
-
-    @property
-    def secret(self) -> bool:
-        """Whether the guarantee rests on the secrecy of who is in a cohort."""
-        return self.sampling in ("without-replacement", "poisson")
-
-    @property
-    def separation(self) -> int:
-        """After how many rounds a user may come back."""
-        return self.users // self.cohort if self.sampling == "public-schedule" else 1
-
-    @property
-    def participations(self) -> int:
-        """Rounds of any one user, at most."""
-        return -(-self.rounds // self.separation)
-
-    @property
-    def rate(self) -> float:
-        """Chance of a user to be in a round, given that one other user who is not knows of it."""
-        return self.cohort / self.users if self.sampling == "poisson" else sampling_rate(self.users, self.cohort)
-
-    @property
-    def moved(self) -> Adjacency:
-        """Of which adjacency a round's μ is: by coins that of a user who is left out, whichever is guaranteed."""
-        return "zero-out" if self.sampling == "poisson" else self.adjacency
-
-    def round_mu(self, epsilon: float, delta: float) -> float:
-        """Return the largest μ of a round with which all rounds are (ε, δ)-DP."""
-        if self.sampling == "poisson":
-            return subsampling.poisson_round_mu(self.rate, self.rounds, epsilon, delta, self.adjacency) * _ACCOUNTS
-        if self.secret:
-            return subsampling.wor_round_mu(self.rate, self.rounds, epsilon, delta) * _ACCOUNTS
-        return gdp.mu_for(epsilon, delta) / math.sqrt(self.participations) * _ACCOUNTS
-
-    def pair(self, mu: float) -> Pair:
-        """Return the privacy loss of all rounds, each μ-GDP given its cohort."""
-        if not self.secret:
-            return Pair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
-        if self.sampling == "poisson" and self.adjacency == "replace-one":  # there in both worlds, and moved apart
-            return Pair.coins(self.rate, mu, self.rounds)
-        return Pair.sampled(self.rate, mu, self.rounds, self.adjacency)
-
-    def members(self, round_: int, noise: NoiseSource) -> Users:
-        """Return the users of a round, (k,)."""
-        if self.sampling == "everybody":
-            return np.arange(self.users)
-        if self.sampling == "public-schedule":
-            first = round_ % self.separation * self.cohort
-            return np.arange(first, first + self.cohort)
-        stream = noise.stream("cohort", round_)
-        if self.sampling == "poisson":
-            return stream.poisson_subset(self.users, self.rate)
-        return stream.subset(self.users, self.cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +278,7 @@ class ClippedMean(OfClippedRows):
             adjacency: a user is replaced by any other, or adds nothing to the sums.
         """
         schedule = Schedule.of(users, cohort, rounds, sampling, adjacency)
-        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension)) * _ACCOUNTS
         moved = mean_sensitivity(clip_norm, schedule.cohort, schedule.moved)
         noise = GaussianNoise.for_mu(sensitivity=moved, mu=mu, dimension=dimension)
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
@@ -557,7 +463,7 @@ class TruncatedMean(Mechanism):
             users, dimension, rounds: as of `ClippedMean.calibrate`.
         """
         schedule = Schedule.of(users, None, rounds, None, "replace-one")
-        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension)) * _ACCOUNTS
         found = []
         for kind in get_args(private_range.Crude):
             with suppress(Infeasible):
@@ -601,7 +507,7 @@ class LocalReport(Mechanism):
     ) -> "LocalReport":
         """Return the least noise for (ε, δ) of a user's reports in all rounds; Infeasible, ConfigError."""
         schedule = Schedule.of(1, None, rounds, None, "replace-one")
-        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension)) * _ACCOUNTS
         noise = GaussianNoise.for_mu(sensitivity=2 * clip_norm, mu=mu, dimension=dimension)
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 

@@ -5,8 +5,7 @@
     with closing(run.begin(path)) as ledger:     # in a file, or in a database
         run.charge()                             # before any value is read
         model = run.carry_out(ledger, engine)
-    with account() as population:
-        end(population, run.name, model=model)
+    run.end(model=model)
 
 In a file the noise key is written first, as a run of ours is its key; in a database the charge, as a run there is its
 name. Every step is harmless to repeat, and a run that was killed goes on with the step that it had come to.
@@ -14,7 +13,7 @@ name. Every step is harmless to repeat, and a run that was killed goes on with t
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
@@ -57,15 +56,17 @@ class Run:
     simulation_seed: int | None = None  # of a simulation
     trust_clients: bool = False
     budget: Budget = field(default_factory=Budget)
+    cost: Mapping[str, Any] | None = None  # of a search, which keeps no state of its trials; None: that of the plan
+    contents: Mapping[str, Any] = field(default_factory=dict)  # of a search, that its ledger keeps beside the plan
 
     def check(self) -> None:
         """BudgetExceeded or OtherVersion if the account would not take the charge now.
 
         ConfigError for a state that no database takes; VerificationError for a plan that breaks its promise in μ.
         """
-        rounds.require_storable(self._made)
+        self._require_storable()
         if self._charged is not None:
-            charge = charge_of(self.plan)  # seconds, perhaps: nobody else's account waits for them
+            charge = self._charge  # seconds, perhaps: nobody else's account waits for them
             with self._charged() as population:
                 population.check(self.name, group=self.group, **charge)
 
@@ -73,7 +74,7 @@ class Run:
         """Enter what it may cost, once however often it is called, and how its members were drawn. Raises what `check`
         raises."""
         if self._charged is not None:
-            statement, charge = sentence(self.plan.guarantee), charge_of(self.plan)
+            statement, charge = sentence(self.plan.guarantee), self._charge
             with self._charged() as population:
                 population.charge(self.name, group=self.group, statement=statement, drawn=drawn, **charge)
 
@@ -95,7 +96,7 @@ class Run:
         ledger = self.begun(place)
         if ledger is not None:
             return ledger
-        rounds.require_storable(self._made)
+        self._require_storable()
         contents: dict[str, Any] = {"plan": self.text, "config_digest": self.digest}
         key = self._fresh().export_key()
         if isinstance(place, Path):
@@ -146,6 +147,12 @@ class Run:
             finish=finish,
         )
 
+    def end(self, how: str = "complete", *, model: Vector | None) -> None:
+        """Enter how it ended, and what was released, once however often it is called."""
+        if self._charged is not None:
+            with self._charged() as population:
+                end(population, self.name, how, model=model)
+
     def give_back(self, population: PopulationLedger, rounds: int) -> bool:
         """Have a run that stopped after so many rounds counted with these alone, where that is proved (lifetime#lt2).
 
@@ -163,6 +170,14 @@ class Run:
     def _made(self) -> Algorithm[Any]:
         return ALGORITHMS[self.plan.algorithm].make(self.plan)
 
+    def _require_storable(self) -> None:
+        if self.cost is None:
+            rounds.require_storable(self._made)
+
+    @property
+    def _charge(self) -> Mapping[str, Any]:
+        return charge_of(self.plan) if self.cost is None else self.cost
+
     @property
     def _charged(self) -> Account | None:
         return None if self.plan.guarantee.trust_model == "none" else self.account
@@ -170,7 +185,7 @@ class Run:
     @property
     def text(self) -> str:
         """Its plan, as its ledger keeps it."""
-        return dumps(plan_json(self.plan))
+        return dumps({**plan_json(self.plan), **self.contents})
 
     def _fresh(self) -> NoiseSource:
         return SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)

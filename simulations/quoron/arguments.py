@@ -22,7 +22,7 @@ from quoron.data.columns import Columns, Label, written_out
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
-POPULATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
+POPULATION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")  # a name of the people in a table
 P = ParamSpec("P")
 T = TypeVar("T")
 DELTA = 1e-6  # default δ of what is released outside of a run
@@ -304,7 +304,7 @@ _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
     "seed": ("a whole number from 0 to 2^63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
     "population": (
         "a name of letters, digits, ' ', '.', '_' and '-'",
-        lambda value: _is_text(value) and bool(POPULATION.match(value)),
+        lambda value: _is_text(value) and bool(POPULATION.fullmatch(value)),
     ),
     "observers": (
         "a list of observers, with `started`, `told` and `finished`",

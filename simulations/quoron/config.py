@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from quoron import toml_text
-from quoron.arguments import Setting, overlay
+from quoron.arguments import POPULATION, Setting, overlay
 from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
 from quoron_client.data.encoding import AnyLabel, read_label
@@ -621,7 +621,7 @@ class RunSection(Section):
 class TrainSection(Section):
     """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
 
-    population: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
+    population: Annotated[str, Field(pattern=POPULATION.pattern)] = Field(
         default=EVERYONE,
         description="whose privacy budget is charged: a name for the users in the table, the same in all runs on them",
     )

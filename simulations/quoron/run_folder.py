@@ -40,12 +40,15 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron_client.durable import PUBLIC, SHARED, clear, make_folder, replace_whole
+from quoron_client.durable import PUBLIC, SHARED, clear, locked, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.serial import dumps
 
-if TYPE_CHECKING:  # only a stored table needs it
+if TYPE_CHECKING:  # only a stored table needs the first, and only what begins the others
     import pyarrow as pa
+
+    from quoron_server.runs import Run
+    from quoron_server.storage.ledger import Ledger
 
 
 CARD = "model-card.md"
@@ -137,6 +140,20 @@ class RunFolder:
                     f"The run has begun and is charged. Go on, for that charge, with: quoron resume {self.path}"
                 )
             raise
+
+    def begin(self, run: "Run", files: Mapping[str, str | Mapping[str, Any]]) -> "Ledger":
+        """Return the ledger of a run here; before there is one, write what was fixed, files of text or JSON by name.
+
+        OtherVersion if another run began here, by its plan or its data.
+        """
+        with locked(self.path):  # of two at once the second finds what the first has begun
+            if not self.ledger.is_file():
+                for name, contents in files.items():
+                    if isinstance(contents, str):
+                        self.write_text(name, contents)
+                    else:
+                        self.write_json(name, contents)
+            return run.begin(self.ledger)
 
     def config(self) -> Config:
         """Return the stored configuration; ConfigError if this is no run folder."""

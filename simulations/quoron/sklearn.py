@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
-from quoron.arguments import Setting, layers_of, one_value, overlay, plain
+from quoron.arguments import Setting, layers_of, one_value, overlay, plain, sections
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.run_folder import RunFolder
@@ -75,6 +75,7 @@ Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
 
 
 RandomState = int | np.random.RandomState | None
+_AS_OF_TRAIN = "epsilon", "delta", "algorithm", "population", "ledger", "data_quality", "holdout"
 
 
 class InputError(UsageError, ValueError):
@@ -444,20 +445,13 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         by_row = self.unit == "row"
         columns = section["columns"] | {"intercept": bool(self.fit_intercept), "missing": self.missing}
         columns |= {"curves": self.curves, "pairs": self.pairs}
-        asked: dict[str, dict[str, Any]] = {
+        asked = sections({name: getattr(self, name) for name in _AS_OF_TRAIN}) | {
             "population": section | {"columns": columns, "items_per_user": 1 if by_row else self.items_per_user},
             "loss": self._loss(section),
             "domain": {"radius": self.radius},
-            "privacy": {"epsilon": self.epsilon, "delta": self.delta},
-            "algorithm": {"name": self.algorithm},
             "budget": {"rounds": self.rounds, "max_rounds": self.max_rounds},
-            "train": {
-                "population": self.population or ("rows" if by_row else EVERYONE),
-                "ledger": None if self.ledger is None else str(self.ledger),
-                "data_quality": self.data_quality,
-                "holdout": self.holdout,
-            },
         }
+        asked.setdefault("train", {}).setdefault("population", "rows" if by_row else EVERYONE)
         return {name: {k: plain(v, k) for k, v in table.items() if v is not None} for name, table in asked.items()}
 
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:

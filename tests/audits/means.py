@@ -122,7 +122,7 @@ def second_moment_audits():
             "left out": case(noise=planned(adjacency="zero-out"), ends=("e1", "absent")),
         },
         {
-            "a quarter of the noise": case(noise=replace(honest, scale=honest.scale / 4), beyond=2),
+            "a quarter of the noise": case(noise=replace(honest, scale=honest.scale / 4), draws=3_000, beyond=2),
             "a divisor that counts who answered": case(noise=replace(planned(50), users=USERS), beyond=3),
         },
     )

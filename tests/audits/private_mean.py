@@ -229,7 +229,7 @@ def learnt_audits():
                 (learnt_mean._Told, "_released", every_part),
                 edges=np.append(0.0, np.geomspace(0.5, 4.0, 40)),
                 statistic=lambda shown: shown.sum(axis=1),
-                draws=5_000,
+                draws=3_000,
             )
         },
     )
@@ -252,7 +252,7 @@ def shape_audits():
         EPSILON,
         at_delta(world, ends=(1, -1), draws=10_000),
         {"as released": case(least=0.2)},
-        {"a 16th of the noise": case(quiet, draws=4_000)},
+        {"a 16th of the noise": case(quiet, draws=1_000)},
     )
 
 
@@ -296,7 +296,7 @@ def far_away_audits():
             "2 columns": case(columns=2, least=0.2),
         },
         {
-            "nodes that count for six": case((learnt_mean, "_ROOT", 6.0), columns=1, draws=4_000),
+            "nodes that count for six": case((learnt_mean, "_ROOT", 6.0), columns=1, draws=2_000),
             "shells that are added after the clip": case(
                 (learnt_mean.ClippedSum, "of", added_after), columns=2, draws=4_000
             ),

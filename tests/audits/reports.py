@@ -99,7 +99,7 @@ def report_audits():
     yield Audit(
         "vector report",
         sound.epsilon,
-        events(vector_world, ends=ends, delta=sound.delta, draws=draws // 2),
+        events(vector_world, ends=ends, delta=sound.delta, draws=draws // 4),
         {name: case(noise=sound, source=source, least=0.6) for name, source in sources.items()},
         {
             "a quarter of the noise": case(noise=Quieter(EPSILON, DELTA, 2.0, 4.0), draws=draws // 5),
@@ -108,7 +108,7 @@ def report_audits():
         },
     )
 
-    def both(first, mu):
+    def both(first, mu, draws=draws // 4):
         """The ratio of everything that a user sends: of a report with the one bit and not the other, and a vector."""
         bits, noise = RangeBits(first, BINS, 1.0), replace(sound, radius=1.0)
         own = bits_world(-HUGE, 0, bits, SeededRandomness(95))(draws)

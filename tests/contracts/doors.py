@@ -21,7 +21,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
-CHANGES = 40  # of each door by default; 2,000 with -m slow
+CHANGES = 26  # of each door by default; 2,000 with -m slow
 RULES = """
 [population]
 kind = "table"

@@ -132,9 +132,7 @@ def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) 
     assert [event["public"]["min_cohort"] for event in rounds_of(tmp_path)] == [MET, MET, NOT_MET]
 
 
-@pytest.mark.parametrize(
-    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-ftrl", "accelerated-erm"))
-)
+@pytest.mark.parametrize("name", by_default(ALGORITHMS, EVERY_QUESTION))
 def test_a_run_that_dies_after_every_write_comes_to_the_same_decisions_and_bits(name: str, tmp_path: Path) -> None:
     plan = planned(name)
     model, deaths = dying_after_every_write(lambda dying: carried_out(plan, tmp_path / "dying", ledger_type=dying))

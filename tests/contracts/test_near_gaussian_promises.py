@@ -84,6 +84,7 @@ def test_less_noise_than_the_plan_says_is_no_promise(name: str) -> None:
     assert ALGORITHMS[name].near_gaussian(unproved) == NOTHING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_default(("dp-sgd-poisson", "dp-sgd-wor"), ("dp-sgd-poisson",)))
 def test_a_min_cohort_is_counted_beside_it(name: str) -> None:
     info = ALGORITHMS[name]

@@ -119,7 +119,7 @@ own_rows = st.lists(st.tuples(numbers, numbers, st.sampled_from(LABELS)), min_si
 
 
 @pytest.mark.parametrize("name", METHODS)
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=8)
 @given(first=own_rows, second=own_rows)
 def test_a_run_whose_rows_count_by_a_column_costs_what_its_plan_charges(name, first, second):
     replayed(name, first, second)

@@ -302,7 +302,8 @@ CLIENTS = DYING + textwrap.dedent(
 
 
 @pytest.mark.parametrize(
-    ("way", "points", "least"), [("statement", (1, 38, 1), 50), ("write", (30_000, 80_000, 2_500), 20)]
+    ("way", "points", "least"),
+    [("statement", (1, 38, 1), 50), pytest.param("write", (30_000, 80_000, 2_500), 20, marks=pytest.mark.slow)],
 )
 def test_clients_killed_at_every_write_of_the_record_never_send_two_answers_for_one_round(way, points, least, tmp_path):
     command = [sys.executable, "-c", CLIENTS, str(tmp_path), way, *map(str, points)]

@@ -81,7 +81,7 @@ def inline(wanted: RunSpecification, folder: Path) -> np.ndarray:
 @pytest.mark.parametrize(
     ("loss", "missing", "silos"),
     [
-        ("softmax", "drop", None),
+        pytest.param("softmax", "drop", None, marks=pytest.mark.slow),
         ("softmax", "drop", SIZES),
         ("logistic", "midpoint", SIZES),
         ("least_squares", "midpoint", SIZES),

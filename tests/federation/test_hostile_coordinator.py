@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 import pytest
 
+from cover import by_default
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
 from federation.crowd import carried_out, until
@@ -546,7 +547,10 @@ def speaking(speaker: Speaker, certificate: Path, key: Path) -> Iterator[tuple[i
 
 
 class TestALinkThatSpeaksNoProtocol:
-    @pytest.mark.parametrize("speaker", [half_a_frame, nonsense, silence, frames_without_end])
+    @pytest.mark.parametrize(
+        "speaker",
+        by_default([half_a_frame, nonsense, silence, frames_without_end], [half_a_frame, nonsense, frames_without_end]),
+    )
     async def test_is_left_after_a_while_and_tried_again(
         self, data: Path, speaker: Speaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:

@@ -149,7 +149,9 @@ OTHERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize(
+    "how", by_default(OTHERS, [how for how in OTHERS if how not in ("no plan", "another noise", "no specification")])
+)
 @pytest.mark.parametrize("cancelled", by_default([False, True], [False]))
 async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
     how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -260,7 +262,7 @@ class Away:
         monkeypatch.setattr(owner, name, failing)
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", by_default([False, True], [True]))
 @pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
 async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
     name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +286,7 @@ async def nobody_waits(running: Coordinator) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("cancelled", by_default([False, True], [True]))
 async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
     cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +341,7 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
         np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 
+@pytest.mark.programs
 async def test_a_run_on_postgresql_goes_on_after_itsdatabases_are_killed(
     postgres_server: PostgresServer, postgres: str, tmp_path: Path
 ) -> None:

@@ -285,6 +285,7 @@ def wide() -> RunSpecification:
     return small.model_copy(update={"columns": columns, "problem": replace(small.problem, dimension=WIDE)})
 
 
+@pytest.mark.slow
 async def test_thirty_thousand_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
     wanted = wide()
     users = wanted.problem.users

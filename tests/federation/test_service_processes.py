@@ -119,6 +119,7 @@ def quoron(*arguments: object, **environment: str) -> str:
     return Program(*arguments, **environment).done()
 
 
+@pytest.mark.programs
 def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
     with programs() as started:
         started.append(serve(tmp_path, "--insecure"))

@@ -13,7 +13,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.specification import make_plan
 
 QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
-SOME = ({*QUICK} & {*EVERY_QUESTION}) | {"median-sgd", "phased-sgd", "dp-ftrl"}  # bare points, chains, several epochs
+SOME = ({*QUICK} & {*EVERY_QUESTION}) | {"median-sgd"}  # bare points; epochs: `test_two_servers_service`
 
 
 async def federated(name: str, folder: Path) -> np.ndarray:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from cover import by_default
 from federation.crowd import (
     SEED,
     Honest,
@@ -44,7 +45,7 @@ from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
 
-@pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "local-model"])
+@pytest.mark.parametrize("algorithm", by_default(["one-pass-dp-sgd", "local-model"], ["local-model"]))
 async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:

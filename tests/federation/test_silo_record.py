@@ -391,6 +391,7 @@ CLIENTS = DYING + textwrap.dedent(
 )
 
 
+@pytest.mark.programs
 def test_silos_killed_at_every_write_send_one_answer_a_round_and_nobodys_who_has_left(tmp_path):
     command = [sys.executable, "-c", CLIENTS, str(tmp_path), "1", "75", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)

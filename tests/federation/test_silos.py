@@ -124,7 +124,9 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", by_default(LIES, [lie for lie in LIES if lie not in ("flat", "float32", "no status", "one row too many")])
+)
 def test_a_silo_that_lies_about_all_of_its_rows_is_its_people_rejected_and_nobody_else(
     lie: str, tmp_path: Path
 ) -> None:
@@ -133,7 +135,10 @@ def test_a_silo_that_lies_about_all_of_its_rows_is_its_people_rejected_and_nobod
     np.testing.assert_array_equal(model, model_where(gone, tmp_path, wanted()))
 
 
-@pytest.mark.parametrize("lie", SUMS)
+@pytest.mark.parametrize(
+    "lie",
+    by_default(SUMS, [lie for lie in SUMS if lie not in ("another length", "rows in place of sums", "not integers")]),
+)
 def test_a_silo_whose_sum_cannot_be_is_its_people_rejected_and_nobody_else(lie: str, tmp_path: Path) -> None:
     spec = wanted(silo_sums=True)
     model = model_with(lying(SUMS[lie]), tmp_path, spec)

@@ -50,6 +50,7 @@ def test_the_sweep_finds_a_ledger_whose_commit_is_torn_in_two(database_url):
     assert status == -signal.SIGKILL
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("acknowledged", [pytest.param(1, marks=pytest.mark.programs), 7])
 def test_killed_in_the_middle_of_a_write_keeps_what_was_acknowledged_and_no_part_of_the_rest(
     database_url, acknowledged

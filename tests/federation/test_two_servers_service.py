@@ -52,8 +52,11 @@ from server.helper_scene import SIGNING, Leader, key_of, opened, plan_of, real
 @pytest.mark.parametrize(
     ("algorithm", "groups"),
     [
-        *(("one-pass-dp-sgd", 1), ("dp-ftrl", 3)),
-        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("one-round-least-squares", "dp-ftrl")),
+        ("dp-ftrl", 3),
+        *(
+            pytest.param(name, 1, marks=pytest.mark.slow)
+            for name in ("one-pass-dp-sgd", "one-round-least-squares", "dp-ftrl")
+        ),
     ],
 )
 def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(

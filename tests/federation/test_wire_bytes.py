@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cover import by_default
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification
 from federation.link import Link
 from quoron_server.storage.ledger import Ledger
@@ -37,7 +38,7 @@ async def linked(name: str, folder: Path) -> tuple[list[dict[str, Any]], Link]:
         return Ledger.within(running._database, "trial").events(), between
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", by_default(EXACT, ["one-pass-dp-sgd", "local-model"]))
 def test_messages_and_bytes_are_those_that_pass_between_clients_and_coordinator(name: str, tmp_path: Path) -> None:
     events, link = carried_out(linked(name, tmp_path))
     passed = link.counted

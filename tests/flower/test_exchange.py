@@ -230,7 +230,7 @@ def test_nodes_that_the_superlink_does_not_know_shift_no_reply(silently: bool, t
     assert time.now - began < 1, "nobody waits for a message that was not taken"
 
 
-@pytest.mark.parametrize("calls", [{0}, {1, 2}, {2, 3, 4}, set(range(12))])
+@pytest.mark.parametrize("calls", [{0}, {1, 2}, pytest.param({2, 3, 4}, marks=pytest.mark.slow), set(range(12))])
 def test_while_the_superlink_is_away_the_clock_stands(calls: set[int], time: FakeTime) -> None:
     grid = grid_of(away=frozenset(calls), shuffled=True)
     assert greet(grid, seconds=10.0) == right(grid)

@@ -196,6 +196,7 @@ flower_simulation.main()
 """
 
 
+@pytest.mark.programs
 def test_a_simulation_that_does_not_start_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
     monkeypatch.setattr(flower_simulation, "COMMAND", BREAKS)

@@ -8,6 +8,7 @@ import pytest
 
 from contracts.scenes import PROBLEM, Quadratic, execute, make_plan
 from contracts.test_algorithms import Crash, crashing, every_algorithm
+from cover import by_default
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, spread
 from quoron.engine.inline import InlineEngine
@@ -25,9 +26,7 @@ from quoron_server.storage.ledger import Ledger
 NODES = 20
 # Between them every kind of question.
 QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-phased-sgd")
-some = pytest.mark.parametrize(
-    "name", ["tracking-srgd", *(pytest.param(each, marks=pytest.mark.slow) for each in FEW if each != "tracking-srgd")]
-)
+some = pytest.mark.parametrize("name", by_default(FEW, ["local-model"]))
 
 
 @pytest.fixture(autouse=True)

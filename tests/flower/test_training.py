@@ -139,7 +139,7 @@ def one_step(grid: FakeGrid) -> np.ndarray:
         return trained(grid, Path(folder), options={"rounds": 1, "step_size": 1.0}, radius=1e6).model
 
 
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=10, derandomize=True, deadline=None)
 @given(sent)
 def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort_whatever_it_sends(row: Any) -> None:
     def raw(message: Message, reply: Message) -> Iterable[Message]:
@@ -185,7 +185,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     assert SEEDED not in charge["statement"]
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "dp-ftrl"])
+@pytest.mark.parametrize("name", by_default(["one-pass-dp-sgd", "dp-sgd-wor", "dp-ftrl"], ["dp-ftrl"]))
 def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: str, tmp_path: Path) -> None:
     whole = trained(plugged(people()), tmp_path / "whole", name)
     for dies_at in (1, 4):
@@ -287,7 +287,7 @@ class Leaves(FakeGrid):
         return [node for node in super().get_nodes() if not (node.node_id == 10 and questions(self))]
 
 
-@pytest.mark.parametrize("identities", ["keys", "partitions"])
+@pytest.mark.parametrize("identities", by_default(["keys", "partitions"], ["keys"]))
 def test_a_stranger_that_never_says_hello_holds_up_no_round(identities: str, tmp_path: Path, time: FakeTime) -> None:
     def took(*, stranger: bool) -> float:
         grid = plugged(people())
@@ -353,7 +353,13 @@ BREAKING: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BREAKING)
+@pytest.mark.parametrize(
+    "name",
+    by_default(
+        BREAKING,
+        [name for name in BREAKING if name not in ("fixedclipping_mod", "one that refuses in words of its own")],
+    ),
+)
 def test_a_mod_that_breaks_our_messages_is_named_at_once_and_ends_the_wait(
     name: str, tmp_path: Path, time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:

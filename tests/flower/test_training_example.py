@@ -57,6 +57,7 @@ def has_learned(said: str) -> None:
     assert after > 0.65  # seeds 0 to 15 give 0.69 to 0.83
 
 
+@pytest.mark.slow
 def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_process(tmp_path)
     has_learned(capsys.readouterr().out)

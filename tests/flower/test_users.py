@@ -128,18 +128,13 @@ def questions(folder: Path, user: int) -> list[tuple[str, int, bytes]]:
         return record.execute("SELECT run, round, digest FROM answers").fetchall()
 
 
-QUICK = ("dp-sgd-wor", "phased-sgd")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SMALL]
-)
+@pytest.mark.parametrize("name", by_default(SMALL, ["phased-sgd"]))
 def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
     wanted = small(name, "trial", USERS)
     np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
 
 
-@pytest.mark.parametrize("dies_at", range(6))
+@pytest.mark.parametrize("dies_at", by_default(range(6), (0, 3)))
 def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(dies_at: int, tmp_path: Path) -> None:
     wanted = small("dp-sgd-wor", "trial", USERS)
     with pytest.raises(Killed):

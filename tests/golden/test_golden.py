@@ -12,9 +12,17 @@ from golden import recording
 PARTS = [(name, part) for name, (parts, _) in recording.RECORDERS.items() for part in parts]
 # Of those that take long and are recorded by others in the main: `runs` has every algorithm, `plans` every constraint.
 ALIKE = {
+    "releases": {"train a rare label", "train undeclared", "train undeclared with people held out", "evaluate"},
+    "judged": {"sampled lottery"},
+    "verdicts": {"outlier-gd"},
+    "mechanisms": {f"{form}, sampled{how}" for form in ("pair", "lattice") for how in (" often", ", there or not")}
+    | {"lattice, choices"},
     "models": {*recording.RECORDERS["models"][0]} - {*EVERY_QUESTION, "dp-sgd-wor"},
-    "constants": {"two classes of two outputs", "a tenth may be hostile", "a rare class", "a pull"},
-    "plans": {"linear", "one item from each user", "five hundred users of one item, epsilon 8", "mean-sgd as printed"},
+    "constants": {"two classes of two outputs", "a tenth may be hostile", "a rare class", "a pull"}
+    | {"a near optimum", "ten classes", "known gradients"},
+    "plans": {"linear", "one item from each user", "five hundred users of one item, epsilon 8", "mean-sgd as printed"}
+    | {"a million users, epsilon 0.4", "a minimum cohort", "local-model as printed", "as printed, few users"}
+    | {"least squares", "ten silos", "nine in ten answer"},
 }
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cover import by_default
 from quoron_privacy.robust.filter.concentration import filtered_mean, score_error, scores
 
 
@@ -42,7 +43,7 @@ def climb(ratio, points, rng, steps):
     return best, applied
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", by_default(range(6), (0, 1, 2)))
 def test_two_places_where_a_user_is_kept_are_never_farther_apart_than_the_bound(seed):
     rng = np.random.default_rng(seed)
     size, dimension = rng.integers(3, 12), rng.integers(1, 4)
@@ -52,7 +53,7 @@ def test_two_places_where_a_user_is_kept_are_never_farther_apart_than_the_bound(
     assert 0.5 < best <= 1.0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", by_default(range(6), (0, 1, 2)))
 def test_a_kept_user_never_lies_farther_from_the_survivors_than_the_bound(seed):
     rng = np.random.default_rng(100 + seed)
     size, dimension = rng.integers(3, 12), rng.integers(1, 4)

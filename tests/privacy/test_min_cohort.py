@@ -210,7 +210,11 @@ def amplified(share: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["of a fixed size", "by coins"])
 @pytest.mark.parametrize(
-    "min_cohort", [replace(SEVERAL, participations=2), TWICE], ids=["sparse vectors", "fresh noise"]
+    "min_cohort",
+    [
+        pytest.param(replace(SEVERAL, participations=2), id="sparse vectors"),
+        pytest.param(TWICE, id="fresh noise", marks=pytest.mark.slow),
+    ],
 )
 def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifies(
     min_cohort: MinCohort, fixed: bool

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from cover import by_default
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.near_gaussian import SHARES, Profile, holds, least_mu, points, profile
 from quoron_privacy.accounts.pair import Pair
@@ -65,8 +66,17 @@ def test_of_any_two_laws_what_is_found_is_true(weights, told):
         assert excess(p, q, mu, lost) <= 1e-13
 
 
-@pytest.mark.parametrize(("rate", "mu", "rounds"), [(0.1, 1.0, 1), (0.02, 2.5, 1), (0.3, 0.4, 2)])
-@pytest.mark.parametrize("kind", ["replaced", "absent", "items"])
+KINDS = [
+    (kind, *numbers)
+    for kind in ("replaced", "absent", "items")
+    for numbers in ((0.1, 1.0, 1), (0.02, 2.5, 1), (0.3, 0.4, 2))
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "mu", "rounds"),
+    by_default(KINDS, [each for each in KINDS if each[0] == "replaced" or each[1] == 0.1]),
+)
 def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(kind, rate, mu, rounds):
     nobody = {"absent": ([1.0], [0.0]), "items": ([1 - rate, rate], [0.0, -mu])}.get(kind, ([1.0], [0.0]))
     cells = 4001 if rounds == 1 else 121

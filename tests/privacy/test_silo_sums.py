@@ -57,7 +57,7 @@ class TestHonestSums:
         alike=st.booleans(),
         seed=st.integers(0, 2**32),
     )
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_always_pass(self, kind, persons, users, scale, alike, seed):
         """The worst for a bound on their length are rows that are alike."""
         reduction, rows = silo(kind, persons, seed, scale, users)

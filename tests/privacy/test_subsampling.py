@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
+from cover import by_default
 from privacy import first_account
 from privacy.first_account import poisson_epsilon, wor_epsilon
 from quoron_privacy.accounts import composition, gdp, subsampling
@@ -45,7 +46,10 @@ def test_gaussian_rounds_cost_what_their_composition_does(rounds: int, mu: float
     assert 1 <= found / exact < 1.002
 
 
-@pytest.mark.parametrize(("rate", "rounds", "mu"), [(0.01, 1000, 0.5), (0.3, 10, 0.4), (0.001, 50, 2.0)])
+@pytest.mark.parametrize(
+    ("rate", "rounds", "mu"),
+    by_default([(0.01, 1000, 0.5), (0.3, 10, 0.4), (0.001, 50, 2.0)], [(0.01, 1000, 0.5), (0.3, 10, 0.4)]),
+)
 def test_coins_cost_what_an_accountant_of_others_says(rate: float, rounds: int, mu: float) -> None:
     once = privacy_loss_distribution.from_gaussian_mechanism(
         1 / mu, value_discretization_interval=2e-4, sampling_prob=rate

@@ -98,7 +98,7 @@ class TestRows:
         assert away <= sqrt(kind.square_apart[which]) * unit * (1 + 1e-15) + cut * (1 - which)
 
     @pytest.mark.parametrize("at", PLACES, ids=NAMES)
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(st.data(), st.integers(0, 9))
     def test_fast_sums_are_the_sums_of_what_clients_mask(self, at, data, users):
         reduction, length = EVERY[at]

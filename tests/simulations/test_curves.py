@@ -82,6 +82,7 @@ def test_shapes_add_up_to_the_score_and_are_drawn(people: pd.DataFrame, bent: An
     assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 6
 
 
+@pytest.mark.slow
 def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +141,7 @@ def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_p
 @pytest.mark.parametrize(
     ("label", "missing"),
     [
-        ("ill", "midpoint"),
+        pytest.param("ill", "midpoint", marks=pytest.mark.slow),
         ({"column": "kind", "classes": ["a", "b", "c"]}, "drop"),
         ({"column": "height", "range": [0, 1]}, "midpoint"),
     ],
@@ -232,6 +233,7 @@ def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns(
     assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 4, 5]
 
 
+@pytest.mark.slow
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
     own, ledger = people.drop(columns="height"), {"ledger": tmp_path / "ledger.sqlite", "progress": False}
     own.to_csv(tmp_path / "own.csv", index=False)

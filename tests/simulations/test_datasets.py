@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from cover import by_default
 from quoron.data import TablePopulation, index
 from quoron.data import population as on_disk
 from quoron.data.index import RowSpan
@@ -142,7 +143,9 @@ def test_keys_of_hive_partitions_are_columns(tmp_path):
     np.testing.assert_allclose(first[-1, :3], [0, 1, -0.2], atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["tracking-srgd", "filtered-sgd", "local-model"])
+@pytest.mark.parametrize(
+    "algorithm", by_default(["tracking-srgd", "filtered-sgd", "local-model"], ["tracking-srgd", "local-model"])
+)
 def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
     table = in_buckets(rows(2000), tmp_path / "d")
     pq.write_table(table, tmp_path / "one.parquet")

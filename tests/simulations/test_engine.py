@@ -207,7 +207,7 @@ def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
 
 
 @KINDS
-@pytest.mark.parametrize("centre", [None, np.array([0.02, -0.01, 0.3])])
+@pytest.mark.parametrize("centre", [pytest.param(None, marks=pytest.mark.slow), np.array([0.02, -0.01, 0.3])])
 def test_sums_made_with_the_gradients_are_those_of_the_rows(kind, centre):
     cohort = np.random.default_rng(1).permutation(500)[:301]
     reduction = ClippedSum(0.2, 301, centre)

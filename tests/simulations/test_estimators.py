@@ -280,7 +280,7 @@ def spent(ledger: Path) -> list[float]:
     "kind",
     [
         PrivateLogisticRegression,
-        PrivateRidge,
+        pytest.param(PrivateRidge, marks=pytest.mark.slow),
         pytest.param(PrivateLinearRegression, marks=pytest.mark.slow),
     ],
 )

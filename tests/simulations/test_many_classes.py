@@ -234,6 +234,7 @@ def specified(algorithm, *settings, users=20, **changes):
     return wanted.model_copy(update={"simulation": True, "simulation_seed": SEED} | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "users", "settings"),
     [

@@ -59,7 +59,11 @@ def test_what_is_no_table_is_refused_before_the_charge_with_a_fix_and_no_row(nam
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("currency: $1,200", "declared"), ("label yes, no", "undeclared"), ("all columns text, Parquet", "undeclared")],
+    [
+        ("currency: $1,200", "declared"),
+        ("label yes, no", "undeclared"),
+        pytest.param("all columns text, Parquet", "undeclared", marks=pytest.mark.slow),
+    ],
 )
 def test_what_can_be_read_is_a_model_or_told(name, way):
     """Of all users without a row that can be used nothing is said with probability below 1e-9."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cover import by_default
 from quoron.model import LabelShares, Model
 from quoron_client.data.encoding import Classes, Encoding, Range, Signs
 from quoron_client.data.features import Categorical, Hashed, Numeric
@@ -61,7 +62,7 @@ def plain_of(kind: str, bent: int) -> dict[str, Any]:
     return plain
 
 
-@pytest.mark.parametrize(("kind", "bent"), list(MODELS))
+@pytest.mark.parametrize(("kind", "bent"), by_default(MODELS, [(kind, bent) for kind, bent in MODELS if bent]))
 @settings(max_examples=12)
 @given(rows=st.lists(ROWS, min_size=1, max_size=9))
 def test_plain_python_says_what_the_model_says(kind: str, bent: int, rows: list[dict[str, Any]]) -> None:

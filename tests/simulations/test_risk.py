@@ -35,6 +35,7 @@ def ran(tmp_path_factory):
     return carried_out
 
 
+@pytest.mark.slow
 def test_a_few_outliers_are_filtered_and_do_no_harm(ran):
     users = "population.users=64000"
     attack = ("population.outliers.share=4e-5", "population.outliers.send=huge")

@@ -9,6 +9,7 @@ import pytest
 
 import quoron
 from audits.harness import epsilon_lower_bound
+from cover import by_default
 from flower.plugged import Killed
 from quoron.training import lifetime, memory
 from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
@@ -107,7 +108,7 @@ def audited(own: float) -> float:
     return epsilon_lower_bound(released(np.array([0.0, own])), released(np.zeros(2)), delta=1e-3, draws=500)
 
 
-@pytest.mark.parametrize("own", [0.999, pytest.param(1.5, marks=pytest.mark.slow), 1e5])
+@pytest.mark.parametrize("own", by_default([0.999, 1.5, 1e5], [1e5]))
 def test_rows_never_cost_more_than_the_claimed_epsilon(own: float) -> None:
     assert audited(own) <= 2.0
 

@@ -89,7 +89,9 @@ FEWER = [MOMENTS[place] for place in (0, 2, 6, 9)]  # before a step as much is t
 
 
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # nobody closes what has died
-@pytest.mark.parametrize(("when", "moments"), [("before", FEWER), ("after", MOMENTS)])
+@pytest.mark.parametrize(
+    ("when", "moments"), [pytest.param("before", FEWER, marks=pytest.mark.slow), ("after", MOMENTS)]
+)
 def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(
     when, moments, people, ledger, tmp_path, monkeypatch
 ):
@@ -140,7 +142,7 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     out, heard = tmp_path / "run", []
 
     def fails(*_: Any, estimates: Declarations, **__: Any) -> None:
-        heard.append(estimates.found.ranges["age"])
+        heard.append(estimates.found.features["age"].value)
         raise wrong(f"of ages {heard[-1]}")
 
     with monkeypatch.context() as twice:

@@ -35,7 +35,10 @@ def test_a_plan_says_rounds_and_guarantee_before_any_data(quoron: Command, place
 
 def test_more_users_are_planned_to_leave_less_risk() -> None:
     risks = [
-        package.plan("quickstart", settings=[*SMALL[1:3], f"population.users={users}"]).plan.guessed_excess_risk or 9.0
+        package.plan(
+            "quickstart", settings=["algorithm.name=accelerated-srgd", *SMALL[1:3], f"population.users={users}"]
+        ).plan.guessed_excess_risk
+        or 9.0
         for users in (3_000, 100_000)
     ]
     assert risks[0] > risks[1]
@@ -130,6 +133,7 @@ def test_an_interrupted_simulation_goes_on_to_the_same_bits(place: Path) -> None
     assert np.array_equal(package.resume("cut").weights, whole.weights)
 
 
+@pytest.mark.programs
 def test_clients_over_a_network_leave_the_bits_of_a_simulation(quoron: Command) -> None:
     """Sixteen processes and a coordinator over mutual TLS; on Flower's nodes: `tests/flower`."""
     few = ("population.users=16", "population.items_per_user=5", "population.dimension=4", "privacy.epsilon=8")

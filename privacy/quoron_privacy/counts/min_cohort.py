@@ -198,23 +198,30 @@ def calibrate(
     wrong, min_cohort = best(epsilon, planned)
     if wrong <= beta:
         return min_cohort
-    ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = least_number(
-        lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
-    )
-    if least is not None:
-        ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
-    step = (epsilon or SHARE * rest[0]) / 8
-    most = math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0  # without privacy none is spent
-    enough = least_number(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most=most)
-    if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
-        ways.append(f"min_cohort_epsilon of about {MARGIN * enough * step:.3g}")
+
+    def needs() -> str:
+        """What would do, found when somebody reads it: of many numbers of rounds that are tried most are refused."""
+        ways = []
+        least = least_number(
+            lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
+        )
+        if least is not None:
+            ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
+        step = (epsilon or SHARE * rest[0]) / 8
+        most = (
+            math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0
+        )  # without privacy none is spent
+        enough = least_number(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most=most)
+        if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
+            ways.append(f"min_cohort_epsilon of about {MARGIN * enough * step:.3g}")
+        return " or ".join([*ways, "no minimum cohort (`--quorum none`)"])
+
     raise Infeasible(
         name,
         f"a round of {smallest:,} users, with noise worth min_cohort_epsilon={epsilon:.3g}, does not tell a share of "
         f"{share:g} who answer from everybody or nobody in {rounds:,} rounds",
-        " or ".join([*ways, "no minimum cohort (`--quorum none`)"]),
+        needs,
     )
 
 

@@ -22,6 +22,7 @@ Single = NDArray[np.float32]
 
 GRAM_HEIGHT = 512  # rows of a block
 DEPTH = 1 << 13  # columns of a slice
+STRETCH = 64  # heights of a ramp that are bounded together
 GRAM_SAMPLE = 9  # rows whose median is the centre; any centre is valid, one in the middle leaves fewest pairs in doubt
 UNIT_ROUNDOFF = 2.0**-53
 
@@ -403,14 +404,23 @@ def weighted_sum(
 def largest_ratios(size: int, low: int, high: int, losses: Integers) -> Vector:
     """For each `lost` the largest (2 + 2 points/(B − A)) / (C − points (B − h)/(B − A)) over all h = A .. B, and points
     = lost/(C − h), rounded once; inf where some height leaves no weight. Exact up to C = 2²⁰."""
-    width, found = high - low, np.zeros(len(losses))
+    found = np.zeros(len(losses))
     for place in range(len(losses)):
-        lost, worst = losses[place], 0.0
-        for height in range(low, high + 1):
-            below = size * (size - height) * width - lost * (high - height)
-            if below <= 0:
-                worst = np.inf
-                break
-            worst = max(worst, 2 * ((size - height) * width + lost) / below)
+        lost, height, worst = losses[place], high, _quotient(size, low, high, losses[place], low, low)  # an end first
+        while height > low and worst < np.inf:
+            worst = max(worst, _quotient(size, low, high, lost, height, height))
+            # Down to the last height of a stretch what is above the line grows, and what is below it is linear.
+            last = max(height - STRETCH, low)
+            first = _quotient(size, low, high, lost, last, height)
+            skipped = max(first, _quotient(size, low, high, lost, last, last)) <= worst
+            height = last if skipped else height - 1
         found[place] = worst
     return found
+
+
+@njit(cache=True)
+def _quotient(size, low, high, lost, above, below):  # type: ignore[no-untyped-def]
+    """The ratio of `largest_ratios` times C − h, with one height above the line and one below it."""
+    width = high - low
+    rest = size * (size - below) * width - lost * (high - below)
+    return 2 * ((size - above) * width + lost) / rest if rest > 0 else np.inf

@@ -43,7 +43,6 @@ from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
@@ -58,6 +57,7 @@ from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.averaged_sgd import ranking_mu
+from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
@@ -105,6 +105,12 @@ class ReleasedGradients:
         """Of a released step."""
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
+    def asked(self, task: AverageGradient) -> Rounds:
+        """A decision in every round, and the noisy step where it passes: it may withhold a count, too."""
+        test = self.accounting.lottery
+        step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
+        return Rounds(self.rounds, self.cohort_size, task, (RoundRelease(test, test.entry()), step), often=self.rounds)
+
 
 @dataclass(frozen=True, slots=True)
 class Phase(ReleasedGradients):
@@ -145,15 +151,9 @@ class AcceleratedERMParameters(Parameters):
     smoothing: float | None  # r
 
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
-        """A decision in every round, and the noisy step where it passes.
-
-        Beside what a test may withhold there is no room for a count.
-        """
+        """Return tested steps on the users of each phase."""
         task = gradients(problem, smoothing=None if self.smoothing is None else Convolution(self.smoothing, 0))
-        for phase in self.phases:
-            test, step = phase.accounting.lottery, RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
-            made = RoundRelease(test, test.entry()), step
-            yield Rounds(phase.rounds, phase.cohort_size, task, made, often=phase.rounds)
+        return (phase.asked(task) for phase in self.phases)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless everybody is asked."""
@@ -162,18 +162,9 @@ class AcceleratedERMParameters(Parameters):
         return tuple(map(Assumption, (Kind.ABSENT_IS_OUTLIER, *secret)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What became of one cohort's answers."""
-
-    gradient: Vector | None  # None: the test withheld it
-    entries: tuple[Release, ...]
-    diagnostics: dict[str, Any]  # functions of private data, for simulation only
-
-
 def released_gradient(
     p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int
-) -> Outcome:
+) -> Estimate:
     """Return the gradient of one round, where its test passes."""
     mean_of, test, answered = p.accounting.mean, p.accounting.lottery, int(np.sum(answers.answered))
     seen = mean_of.observe(answers.values, answers.answered, radius=p.radius, reference=reference)
@@ -183,10 +174,10 @@ def released_gradient(
         "removed": answered - int(np.count_nonzero(seen.weights)),
     }
     if not test.decide(seen.score, noise.stream("test", round_)):
-        return Outcome(None, (test.entry(),), diagnostics)
+        return Estimate(None, (test.entry(),), diagnostics=diagnostics)
     shift = mean_of.aggregate(answers.values, seen.weights, radius=p.radius, reference=reference)
     gradient = reference + p.noise.release(shift, noise.stream("release", round_))
-    return Outcome(gradient, (test.entry(), p.noise.entry()), diagnostics)
+    return Estimate(gradient, (test.entry(), p.noise.entry()), diagnostics=diagnostics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +232,7 @@ class AcceleratedERM(InPhases[AcceleratedERMParameters]):
             after = replace(after, centre=after.ag)
         stage = int(np.searchsorted(ends, state.round, side="right"))
         public = {"phase": index, "stage": stage, "released": step.gradient is not None}
-        return Update(after, step.entries, public, step.diagnostics)
+        return Update(after, step.releases, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
         """Return the aggregate point; at the end that of the last phase."""
@@ -607,7 +598,6 @@ def verify(plan: RunPlan) -> None:
                 "smoothing exactly where the loss is not smooth",
                 (p.smoothing is None) == (plan.problem.smoothness is not None),
             ),
-            ("an account of this cohort", phase.accounting.mean.cohort_size == phase.cohort_size),
         )
         verify_privacy(plan, phase)
 
@@ -619,10 +609,10 @@ def verify_privacy(plan: RunPlan, phase: ReleasedGradients) -> None:
     delta = search.left(plan, gaussians=phase.rounds * dimension, laplaces=phase.rounds + 1)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
-    if accounting.releases < phase.rounds or accounting.users != phase.users:
-        raise VerificationError(
-            f"Expected an account of {phase.rounds} releases from {phase.users} users: {accounting}."
-        )
+    cohort = accounting.mean.cohort_size == phase.cohort_size
+    if accounting.releases < phase.rounds or accounting.users != phase.users or not cohort:
+        expected = f"{phase.rounds} releases from {phase.cohort_size} of {phase.users} users"
+        raise VerificationError(f"Expected an account of {expected}: {accounting}.")
     subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
     verify_scale(accounting, phase.noise_scale, phase.radius, dimension)
 
@@ -649,15 +639,8 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     radius = smoothed.radius
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
-        accounting = account(
-            NAME,
-            smoothed.problem,
-            smoothed.privacy,
-            users=draft.users,
-            cohort=draft.cohort,
-            rounds=draft.rounds,
-            forgiven=smoothed.forgiven(draft.cohort),
-        )
+        forgiven = smoothed.forgiven(draft.cohort)
+        accounting, scale = account(smoothed, draft.users, draft.cohort, draft.rounds, forgiven, radius)
         phase = Phase(
             first=sum(phase.users for phase in phases),
             users=draft.users,
@@ -668,9 +651,9 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             smoothness=shape.smoothness,
             radius=radius,
             accounting=accounting,
-            noise_scale=0.0,
+            noise_scale=scale,
         )
-        phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, smoothed.problem, phase)))
+        phases.append(phase)
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
     return Chosen(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
 
@@ -680,38 +663,18 @@ def _worth(problem: Problem) -> float:
     return math.inf if problem.smoothness is None else known_worth(problem)
 
 
-def tested_noise_scale(name: str, problem: Problem, phase: ReleasedGradients) -> float:
-    """σ for which every shift keeps to its accounted ratio; Infeasible where declared outliers fail the tests."""
-    share = problem.beliefs.hostile_share
-    if release_chance(phase, share) < 0.5:
-        raise Infeasible(name, f"hostile_share={share:g} fails the tests", "more rounds")
-    return release_scale(phase.accounting, phase.radius, problem.dimension)
-
-
-def release_chance(phase: ReleasedGradients, outliers: float) -> float:
-    """Chance that one release passes its test when that share of the cohort is far from everybody else."""
-    size = phase.cohort_size
-    near = round((1 - outliers) * size)
-    return phase.accounting.lottery.chance(near * near + size - near)
-
-
 def account(
-    name: str,
-    problem: Problem,
-    privacy: Privacy,
-    *,
-    users: int,
-    cohort: int,
-    rounds: int,
-    forgiven: int,
-) -> SubsampledLottery:
-    """The mechanism of `rounds` gradients of `cohort` of `users` with its exact account.
+    inputs: PlanInputs[Any], users: int, cohort: int, rounds: int, forgiven: int, radius: float
+) -> tuple[SubsampledLottery, float]:
+    """Return the mechanism of `rounds` gradients of `cohort` of `users` with its exact account, and the noise of τ.
 
-    Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
+    Its test forgives that the average count misses the cohort by `forgiven`; every shift keeps to its accounted ratio.
+    Infeasible where there is none, or declared outliers fail the tests.
     """
+    problem, privacy, share = inputs.problem, inputs.privacy, inputs.problem.beliefs.hostile_share
     # The samplers' total variation in one phase; less, however little it is.
-    left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    return subsampled_lottery.calibrate(
+    left = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
+    accounting = subsampled_lottery.calibrate(
         privacy.epsilon,
         math.nextafter(left, -1.0),
         users=users,
@@ -719,6 +682,16 @@ def account(
         releases=rounds,
         forgiven=forgiven,
     )
+    if release_chance(accounting, share) < 0.5:
+        raise Infeasible(inputs.name, f"hostile_share={share:g} fails the tests", "more rounds")
+    return accounting, release_scale(accounting, radius, problem.dimension)
+
+
+def release_chance(accounting: SubsampledLottery, outliers: float) -> float:
+    """Chance that one release passes its test when that share of the cohort is far from everybody else."""
+    size = accounting.mean.cohort_size
+    near = round((1 - outliers) * size)
+    return accounting.lottery.chance(near * near + size - near)
 
 
 def _check(inputs: Inputs) -> None:

@@ -30,7 +30,7 @@ from itertools import groupby
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers, summed
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
@@ -42,10 +42,11 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
+from quoron_server.algorithms.descent import Estimate, State, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -56,12 +57,14 @@ from quoron_server.algorithms.info import (
     statistical_floor,
 )
 from quoron_server.algorithms.noisy import (
-    DRAWS,
     DrawnCohorts,
+    OnDrawnCohorts,
     Sampling,
     count_room,
-    drawn_cohort,
+    moved_by,
     pairs_of_rounds,
+    ranked_mu,
+    schedule_of,
     with_count,
 )
 from quoron_server.algorithms.printed import bassily_sun
@@ -120,17 +123,14 @@ class MeanSGDParameters(DrawnCohorts):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeanSGDState:
+class MeanSGDState(State):
     """Everything between two rounds; all of it is released."""
 
-    round: int
-    iterate: Vector  # x_t
     centre: Vector  # c_t, unless a range finds it in the round
     radius: float  # C_t
-    running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class MeanSGD(OfPlan[MeanSGDParameters]):
+class MeanSGD(OnDrawnCohorts[MeanSGDParameters, MeanSGDState]):
     """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
     kind = MeanSGDParameters
@@ -138,51 +138,37 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
     def init(self) -> MeanSGDState:
         """Start at zero, and expect gradients around zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return MeanSGDState(0, zero, zero, self.parameters.first_radius, zero)
+        return MeanSGDState(0, zero, zero, zero, self.parameters.first_radius)
 
-    def request(self, state: MeanSGDState, noise: NoiseSource) -> Question | None:
-        """Average gradients of this round's cohort at the current iterate."""
+    def reduction(self, state: MeanSGDState) -> ClippedSum | None:
+        """Return the sum of gradients clipped around the centre; a range reads every row."""
         p = self.parameters
-        if state.round == p.rounds:
-            return None
-        task = AverageGradient(
-            state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
-        )
-        drawn = p.cohort_size < self.plan.problem.users
-        # All that a round reads of its answers; a crude mean reads every row.
-        reduction = ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
-        cohort = drawn_cohort(p, self.plan.problem.users, state.round, noise)
-        return Question(state.round, cohort, task, p.cohort_size, reduction, drawn)
+        return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
 
-    def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
-        """Release the mean around its centre, and step."""
-        p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        centre, radius, gaussian = state.centre, state.radius, p.noise
-        entries: tuple[Release, ...] = ()
+    def estimate(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Return the mean around its centre."""
+        p, t, centre, radius = self.parameters, state.round, state.centre, state.radius
+        entries: tuple[Release, ...] = (p.noise.entry().scaled(radius),)
         if (crude := p.crude) is not None:
             assert isinstance(answers, Answers)
             signs = public_signs(self.plan.seed, t, len(centre))
             centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
-            entries = (crude.entry(len(centre)),)
-        reduction = ClippedSum(radius, p.cohort_size, centre)
-        sums = summed(answers, reduction)
-        mean = sums if isinstance(sums, NoisySums) else reduction.unit_mean(sums)
-        gradient = centre + radius * gaussian.release(mean, noise.stream("release", t))
-        entries += (gaussian.entry().scaled(radius),)
-        iterate = project(state.iterate - p.step_size * gradient)
-        running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
-        after = MeanSGDState(t + 1, iterate, state.centre, radius, running)
-        if crude is None:
-            after = replace(after, centre=gradient, radius=self._recentred(state, iterate))
-        diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
-        return Update(after, entries, {"radius": radius}, diagnostics)
+            entries = (crude.entry(len(centre)), *entries)
+        around = ClippedSum(radius, p.cohort_size, centre)
+        sums = summed(answers, around)
+        mean = sums if isinstance(sums, NoisySums) else around.unit_mean(sums)
+        gradient = centre + radius * p.noise.release(mean, noise.stream("release", t))
+        return Estimate(gradient, entries, {"radius": radius}, diagnosed(sums))
 
-    def _recentred(self, state: MeanSGDState, iterate: Vector) -> float:
-        """Return the radius around this round's release within which the next gradients are expected."""
-        p, d = self.parameters, len(iterate)
-        variance = p.sampling_variance + d * (state.radius * p.noise_scale) ** 2
-        drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
-        return next_radius(p.spread, variance, drift, margin(d), p.first_radius)
+    def step(self, state: MeanSGDState, gradient: Vector, phase: MeanSGDParameters) -> MeanSGDState:
+        """Without ranges the next gradients are expected around this one, within a radius that follows the step."""
+        after, d = super().step(state, gradient, phase), len(gradient)
+        if phase.crude is not None:
+            return after
+        variance = phase.sampling_variance + d * (state.radius * phase.noise_scale) ** 2
+        drift = phase.smoothness * float(np.linalg.norm(after.iterate - state.iterate))
+        radius = next_radius(phase.spread, variance, drift, margin(d), phase.first_radius)
+        return replace(after, centre=gradient, radius=radius)
 
 
 NAME, RECENTRED = "mean-sgd", "recentred-sgd"
@@ -242,7 +228,7 @@ def verify(plan: RunPlan) -> None:
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users, ranged = plan.problem.users, plan.algorithm == NAME
     rough, promise = plan.problem.smoothness is None, plan.guarantee
-    drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
+    drawn = p.sampling != "disjoint" and p.adjacency == promise.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
@@ -264,7 +250,7 @@ def verify(plan: RunPlan) -> None:
 def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of drawn cohorts, or of everybody in every round."""
     mu = recounted_mu(p, problem.dimension)
-    return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, problem.dimension)
+    return pairs_of_rounds(p, problem, adjacency, mu, problem.dimension)
 
 
 def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
@@ -338,9 +324,7 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
     return [
         candidate
         for sampling, some in groupby(grid, lambda each: inputs.sampling(each[0]))  # everybody comes first
-        for candidate in _predicted(
-            inputs, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in some]
-        )
+        for candidate in _predicted(inputs, sampling, [(*each, ranked_mu(sampling, *each, total)) for each in some])
     ]
 
 
@@ -371,7 +355,7 @@ def _best_steps(
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
-    units = np.array([mean_sensitivity(1.0, int(cohort), DRAWS[sampling].moved) for cohort in cohorts]) / mus
+    units = np.array([mean_sensitivity(1.0, int(cohort), moved_by(sampling)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
     def tracked(steps: Vector, suffixes: Integers) -> Vector:
@@ -442,8 +426,8 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
 def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
-    draws = DRAWS[run.sampling]
-    mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
+    draws = schedule_of(run.sampling, problem.users, cohort, rounds)
+    mu = draws.round_mu(privacy.epsilon, delta)
     fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
     final = _predicted(fixed, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)

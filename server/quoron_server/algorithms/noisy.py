@@ -24,22 +24,23 @@ Those who verify count by the scales of a run and the second account; nothing th
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
-from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
+from quoron_client.protocol.questions import Answers, summed
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_privacy.release import Adjacency, Sums
+from quoron_privacy.schedule import Schedule
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
@@ -49,6 +50,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
+from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,
@@ -71,7 +73,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -97,13 +98,35 @@ def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumpt
     return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
 
 
+def schedule_of(sampling: Sampling, users: int, cohort: int, rounds: int) -> Schedule:
+    """Return who is in secret cohorts that are drawn so; amplification rests on nobody knowing it."""
+    adjacency: Adjacency = "zero-out" if sampling == "poisson" else "replace-one"
+    return Schedule(users, cohort, rounds, "poisson" if sampling in COINS else "without-replacement", adjacency)
+
+
+def moved_by(sampling: Sampling) -> Adjacency:
+    """Return what a round's μ is about, whichever adjacency is promised: by coins a user who is left out."""
+    return "zero-out" if sampling in COINS else "replace-one"
+
+
+def ranked_mu(sampling: Sampling, rate: float, rounds: int, total_mu: float) -> float:
+    """Return about the μ of a round, to rank candidates by."""
+    about = replaced_ranking_mu if sampling == "poisson-replaced" else ranking_mu
+    return about(rate, rounds, total_mu)
+
+
 class DrawnCohorts(Parameters):
     """Numbers of a run with one way of drawing all cohorts."""
 
     __slots__ = ()
     sampling: Sampling
     cohort_size: int
+    rounds: int
     round_mu: float
+
+    def draws(self, users: int) -> Schedule:
+        """Return who is in its cohorts, which are not disjoint."""
+        return schedule_of(self.sampling, users, self.cohort_size, self.rounds)
 
     @property
     def poisson_sampling(self) -> bool:
@@ -123,6 +146,9 @@ class DrawnCohorts(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
+
+
+D = TypeVar("D", bound=DrawnCohorts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,22 +259,7 @@ class NoisySGDParameters(DrawnCohorts):
         return self.sampling != "disjoint" and self.cohort_size == problem.users
 
 
-def drawn_cohort(p: Any, users: int, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
-    """Return whom a round asks whose cohort is drawn afresh; who is in it is secret: amplification rests on it."""
-    if p.cohort_size == users:
-        return _everybody(users)
-    stream = noise.stream("cohort", round_)
-    if p.poisson_sampling:
-        return stream.poisson_subset(users, p.cohort_size / users)
-    return stream.subset(users, p.cohort_size)
-
-
-@lru_cache(maxsize=1)
-def _everybody(users: int) -> NDArray[np.int64]:
-    """Return all of them, made once for all rounds."""
-    found = np.arange(users, dtype=np.int64)
-    found.flags.writeable = False
-    return found
+Drawn = TypeVar("Drawn", bound=DrawnCohorts)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:
@@ -257,18 +268,26 @@ def drawn(problem: Problem, adaptive: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NoisyState:
+class NoisyState(State):
     """Everything between two rounds."""
 
-    round: int
-    iterate: Vector
-    running: Vector  # sum of the averaged iterates, divided by their planned number
     radius: float  # C_t
     moments: Moments  # of the optimiser
     presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
-class NoisySGD(OfPlan[NoisySGDParameters]):
+class OnDrawnCohorts(Descent[Drawn, S]):
+    """Descent whose cohorts are drawn as its parameters say."""
+
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return the next users of the public order, or everybody, or whom secret noise draws."""
+        p, users = self.parameters, self.plan.problem.users
+        if p.sampling == "disjoint":
+            return super().cohort(round_, noise)
+        return p.draws(users).members(round_, noise), p.cohort_size < users
+
+
+class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
     """Algorithm object for a plan with NoisySGDParameters."""
 
     kind = NoisySGDParameters
@@ -278,49 +297,32 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         p, zero = self.parameters, np.zeros(self.plan.problem.dimension)
         return NoisyState(0, zero, zero, p.clip_norm, p.optimiser.start(len(zero)))
 
-    def request(self, state: NoisyState, noise: NoiseSource) -> Question | None:
-        """Average gradients of this round's cohort at the current iterate."""
-        if state.round == self.parameters.rounds:
-            return None
-        task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        p = self.parameters
-        users, size, disjoint = self.plan.problem.users, p.cohort_size, p.sampling == "disjoint"
-        if disjoint:
-            cohort = partition(seed=self.plan.seed, users=users)[state.round * size : (state.round + 1) * size]
-        else:
-            cohort = drawn_cohort(p, users, state.round, noise)
-        return Question(state.round, cohort, task, size, p.reduction(state.radius), drawn=not disjoint and size < users)
+    def reduction(self, state: NoisyState) -> ClippedSum | None:
+        """Return the sum of clipped gradients."""
+        return self.parameters.reduction(state.radius)
 
-    def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
-        """One noisy step."""
-        p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
-        public: dict[str, Any] = {}
-        releases: tuple[Release, ...] = ()
-        presence, reduction = state.presence, p.reduction(radius)
-        if reduction is None:
+    def estimate(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Return the noisy mean of clipped gradients, and where the clip follows the users its next norm."""
+        p, radius, reduction = self.parameters, state.radius, self.reduction(state)
+        if reduction is None or p.noise is None:  # without privacy there is no clip
             assert isinstance(answers, Answers)
-            mean: Vector | NoisySums
-            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-        else:
-            sums = summed(answers, reduction)
-            mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
-        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
-            told = shares.release(sums, noise.stream("release", t))
-            gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
-            radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
-        elif gaussian is not None:
-            gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
-        else:
-            assert not isinstance(mean, NoisySums)
-            gradient = mean
-        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, p.step_size, t=t, rounds=p.rounds)
-        iterate = self.plan.problem.domain.project(wanted)
-        averaged = p.rounds - t <= p.suffix
-        running = state.running + iterate / p.suffix if averaged else state.running
-        moved = NoisyState(t + 1, iterate, running, radius, moments, presence)
-        answered = int(np.sum(answers.answered))
-        diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
-        return Update(moved, releases, public, diagnostics)
+            own, _ = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            return Estimate(own, diagnostics={"answered": int(np.sum(answers.answered)), "clipped_fraction": 0.0})
+        stream = noise.stream("release", state.round)
+        if (shares := p.shares(len(state.iterate))) is None or p.adaptive is None:
+            mean, seen = clipped(answers, reduction)
+            return Estimate(p.noise.release(mean, stream), (p.noise.entry(),), diagnostics=seen)
+        sums = summed(answers, reduction)
+        told = shares.release(sums, stream)
+        following, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
+        remembered, entry = {"radius": following, "presence": presence}, shares.entry().scaled(radius)
+        return Estimate(radius * told.mean, (entry,), {"radius": radius}, diagnosed(sums), remembered)
+
+    def step(self, state: NoisyState, gradient: Vector, phase: NoisySGDParameters) -> NoisyState:
+        """Step as the optimiser does."""
+        at = {"t": state.round, "rounds": phase.rounds}
+        wanted, moments = phase.optimiser.step(state.iterate, gradient, state.moments, phase.step_size, **at)
+        return replace(state, iterate=self.plan.problem.domain.project(wanted), moments=moments)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""
@@ -335,53 +337,10 @@ SUBSAMPLING = "docs/privacy/subsampling.md"
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """One way of drawing; a round's μ is about a row that `moved`: replaced in its cohort, or left out."""
-
-    adjacency: Adjacency  # that is promised
-    moved: Adjacency
-    ranking_mu: Callable[[float, int, float], float]  # about the μ of a round, to rank candidates by
-    round_mu: Callable[[float, int, float, float], float]  # the largest for (rate, rounds, ε, δ)
-    known: int  # users of whom somebody knows that they were not drawn, which tells something of the others
-
-    def rate(self, cohort: int, users: int) -> float:
-        """Return the chance that a user is in a round's cohort, given that `known` users are known not to be."""
-        return min(1.0, cohort / (users - self.known)) if cohort < users else 1.0
-
-
-DRAWS: Mapping[Sampling, Draws] = {
-    "without-replacement": Draws("replace-one", "replace-one", ranking_mu, subsampling.wor_round_mu, known=1),
-    "poisson": Draws("zero-out", "zero-out", ranking_mu, subsampling.poisson_round_mu, known=0),
-    "poisson-replaced": Draws(
-        "replace-one",
-        "zero-out",
-        replaced_ranking_mu,
-        partial(subsampling.poisson_round_mu, adjacency="replace-one"),
-        known=0,
-    ),
-}
-
-
-def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[Pair]:
-    """T rounds of secret uniform cohorts, each μ-GDP given its cohort and drawing so many samples; replace-one.
-
-    Given that a curious client is not in a cohort, another user is with chance B/(n - 1).
-    """
-    rate = cohort / (users - 1) if cohort < users else 1.0
-    return (Pair.sampled(min(1.0, rate), mu, rounds, "replace-one").lacking(total_variation(gaussians=rounds * drawn)),)
-
-
-def pairs_of_rounds(
-    sampling: Sampling, adjacency: Adjacency, users: int, cohort: int, rounds: int, mu: float, drawn: int
-) -> tuple[Pair]:
-    """T rounds whose cohorts are drawn so, each of so many samples; with coins μ is that of a user who is left out."""
-    if sampling not in COINS:
-        return fixed_size(users, cohort, rounds, mu, drawn)
-    lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
-    if adjacency == "replace-one":  # there in both worlds, and moved apart
-        return (Pair.coins(rate, mu, rounds).lacking(lack),)
-    return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
+def pairs_of_rounds(p: Any, problem: Problem, adjacency: Adjacency, mu: float, drawn: int) -> tuple[Pair]:
+    """Rounds of `DrawnCohorts`, each of so many samples; with coins μ is that of a user who is left out."""
+    draws = replace(p.draws(problem.users), adjacency=adjacency)
+    return (draws.pair(mu).lacking(total_variation(gaussians=p.rounds * drawn)),)
 
 
 def count_room(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
@@ -390,7 +349,7 @@ def count_room(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
     left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=p.rounds * drawn(problem, adaptive))
     if p.sampling not in COINS or left <= 0:
         return 0.0
-    whole = DRAWS[p.sampling].round_mu(p.cohort_size / problem.users, p.rounds, epsilon, left)
+    whole = p.draws(problem.users).round_mu(epsilon, left)
     return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - p.round_mu**2, 0.0))
 
 
@@ -426,7 +385,7 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
     once, mu = drawn(problem, p.adaptive is not None), recounted_mu(p, problem.dimension)
     if p.sampling == "disjoint":
         return (Pair.gaussian(mu, total_variation(gaussians=once)),)
-    return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, once)
+    return pairs_of_rounds(p, problem, adjacency, mu, once)
 
 
 def moves(p: NoisySGDParameters, problem: Problem) -> list[float]:
@@ -542,14 +501,15 @@ def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel
     return Chosen(numbers, found.risk)
 
 
-def _one_pass_noise(inputs: OnePass, cohort: int) -> GaussianNoise:
+def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
+    """Return the least noise of a mean of `cohort` clipped rows, which a user enters once."""
     sensitivity = mean_sensitivity(inputs.clip_norm, cohort)
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
 def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
     problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
-    noise = _one_pass_noise(inputs, cohort)
+    noise = one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
     if inputs.options.adaptive:
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
@@ -567,22 +527,23 @@ def _sampling(schemes: _Schemes, privacy: Privacy) -> Sampling:
 def _several(schemes: _Schemes, inputs: Several) -> list[Candidate[tuple[float, PhaseModel]]]:
     """Return all cohorts and rounds, with noise by a central limit."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
-    draws = DRAWS[_sampling(schemes, privacy)]
+    sampling = _sampling(schemes, privacy)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     total_mu = gdp.mu_for(privacy.epsilon, privacy.delta)
     rounds = inputs.rounds(round_grid(LARGEST_ROUNDS, smallest=4))
-    wanted = [(rate, total, draws.ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
-    return _predicted(inputs, draws, wanted)
+    wanted = [(rate, total, ranked_mu(sampling, rate, total, total_mu)) for rate in rates for total in rounds]
+    return _predicted(inputs, sampling, wanted)
 
 
 def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Chosen:
     problem, privacy, sampling = inputs.problem, inputs.privacy, _sampling(schemes, inputs.privacy)
-    draws, (rate, phase) = DRAWS[sampling], found.of
+    rate, phase = found.of
     cohort = max(1, round(rate * problem.users))
+    draws = schedule_of(sampling, problem.users, cohort, phase.rounds)
     samples = phase.rounds * drawn(problem, inputs.options.adaptive)
     left = search.left_of_delta(inputs.name, privacy, gaussians=samples)
-    mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, left)
-    [exact] = _predicted(inputs, draws, [(cohort / problem.users, phase.rounds, mu)])
+    mu = draws.round_mu(privacy.epsilon, left)
+    [exact] = _predicted(inputs, sampling, [(cohort / problem.users, phase.rounds, mu)])
     moved = mean_sensitivity(inputs.clip_norm, cohort, draws.moved)
     noise = GaussianNoise.for_mu(sensitivity=moved, mu=mu * (1 - 1e-9), dimension=problem.dimension)
     chosen = _chosen(inputs, sampling, exact.risk, exact.of[1], cohort, noise.scale, mu)
@@ -590,7 +551,7 @@ def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[f
 
 
 def _predicted(
-    inputs: Several, draws: Draws, wanted: Sequence[tuple[float, int, float]]
+    inputs: Several, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[tuple[float, PhaseModel]]]:
     """Return the best step and suffix for each (rate, number of rounds, μ a round)."""
     problem, clip = inputs.problem, inputs.clip_norm
@@ -598,7 +559,7 @@ def _predicted(
     variances = []
     for rate, _, mu in wanted:
         cohort = max(1, round(rate * problem.users))
-        sigma = mean_sensitivity(clip, cohort, draws.moved) / mu
+        sigma = mean_sensitivity(clip, cohort, moved_by(sampling)) / mu
         variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
     floor = statistical_floor(problem)
     found = best_phases(problem, rounds, np.array(variances), step_size=inputs.options.step_size)
@@ -623,7 +584,7 @@ def _chosen(
     """
     problem, options = inputs.problem, inputs.options
     clip, optimiser = inputs.clip_norm, options.made(options.step_size)
-    moved: Adjacency = "zero-out" if sampling in COINS else "replace-one"
+    moved = moved_by(sampling)
     adaptive, longest = None, clip
     if options.adaptive:
         least = mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
@@ -686,7 +647,7 @@ ONE_PASS = AlgorithmInfo(
     promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
-    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, _one_pass_noise), _chosen_one_pass),
+    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, one_pass_noise), _chosen_one_pass),
     verifier=partial(_verify, {"replace-one": "disjoint"}),
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),

@@ -24,15 +24,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.arrays import Integers
+from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.shipped import njit
@@ -41,9 +41,10 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, PrefixState, factorise, sqrt_coefficients
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import MOST_STATE, OfPlan, Update, Vector
+from quoron_server.algorithm import MOST_STATE, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
+from quoron_server.algorithms.descent import Descent, Estimate, State, clipped
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import require_clip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser, OptimiserOptions
@@ -58,7 +59,6 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -135,19 +135,16 @@ class OneEpochParameters(Parameters):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterates:
-    """Everything between two rounds. All points are functions of what was released."""
+class Iterates(State):
+    """Everything between two rounds. All points are functions of what was released; the iterate is x_t."""
 
-    round: int
-    x: Vector
     previous: Vector  # x_{t-1}
     y: Vector
     z: Vector
-    running: Vector  # weighted sum of the averaged iterates
     sums: PrefixState | None  # of the prefix noise; None where noise is independent
 
 
-S = TypeVar("S", bound=Iterates)
+It = TypeVar("It", bound=Iterates)
 
 
 def recursive(t: int) -> tuple[float, ...]:
@@ -155,7 +152,7 @@ def recursive(t: int) -> tuple[float, ...]:
     return (t + 1.0, -float(t)) if t else (1.0,)
 
 
-class OneEpoch(OfPlan[OneEpochParameters]):
+class OneEpoch(Descent[OneEpochParameters, It]):
     """An algorithm of this family but for its steps, for a plan with OneEpochParameters."""
 
     kind = OneEpochParameters
@@ -164,64 +161,49 @@ class OneEpoch(OfPlan[OneEpochParameters]):
         super().__init__(plan)
         self.noise, self.project = self.parameters.noise, plan.problem.domain.project
 
-    def init(self) -> Iterates:
+    def init(self) -> It:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         sums = self.noise.start(len(zero)) if isinstance(self.noise, PrefixNoise) else None
-        return Iterates(0, zero, zero, zero, zero, zero, sums)
+        return cast(It, Iterates(0, zero, zero, zero, zero, zero, sums))
 
-    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
-        """Δ_t(u): each user's gradient at x_t, or η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}). None after the last round."""
-        p, problem, t = self.parameters, self.plan.problem, state.round
-        if t == p.rounds:
-            return None
-        weights = recursive(t) if p.gradients == "recursive" else (1.0,)
-        points = np.stack([state.x, state.previous][: len(weights)])
-        first = t % p.batches * p.cohort_size
-        cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + p.cohort_size]
-        asked = AverageGradient(points, weights, problem.user_smoothness)
-        return Question(t, cohort, asked, reduction=self.reduction)
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return the users of the round's cohort, the same in every epoch."""
+        return super().cohort(round_ % self.parameters.batches, noise)
 
-    @property
-    def reduction(self) -> ClippedSum:
-        """All that a round reads of the answers."""
+    def points(self, state: It) -> tuple[Matrix, tuple[float, ...]]:
+        """Δ_t(u): a gradient at x_t, or η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
+        weights = recursive(state.round) if self.parameters.gradients == "recursive" else (1.0,)
+        return np.stack([state.iterate, state.previous][: len(weights)]), weights
+
+    def reduction(self, state: It) -> ClippedSum:
+        """Return the sum of clipped gradients."""
         return ClippedSum(self.parameters.clip_norm, self.parameters.cohort_size)
 
-    def mean(self, answers: Answers | Sums) -> tuple[Vector | NoisySums, dict[str, float]]:
-        """(1/B) Σ clip_C(Δ_t(u)), or the sum with noise; diagnostics."""
-        sums = summed(answers, self.reduction)
-        mean = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
-        return mean, {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
+    def estimate(self, state: It, answers: Answers | Sums, noise: NoiseSource) -> Estimate:
+        """Release Ŝ_t, the noised sum of the means (1/B) Σ clip_C(Δ_t(u)) so far, or η_t times a noisy mean."""
+        mean, seen = clipped(answers, self.reduction(state))
+        gradient, kept = self.released(state, mean, noise)
+        return Estimate(gradient, (self.parameters.entry(),), {}, seen, {"sums": kept})
 
-    def prefix_sum(
-        self, state: Iterates, answers: Answers | Sums, noise: NoiseSource
-    ) -> tuple[Vector, PrefixState, dict[str, float]]:
-        """Ŝ_t, the noised sum of the means of all rounds so far; diagnostics."""
-        mean, diagnostics = self.mean(answers)
-        assert isinstance(self.noise, PrefixNoise)
+    def released(self, state: It, mean: Vector | NoisySums, noise: NoiseSource) -> tuple[Vector, PrefixState | None]:
+        """Return what is stepped along, and the state of the prefix noise."""
+        if isinstance(self.noise, GaussianNoise):
+            return (state.round + 1.0) * self.noise.release(mean, noise.stream("release", state.round)), None
         assert state.sums is not None
-        return *self.noise.release(state.sums, mean, noise), diagnostics
+        return self.noise.release(state.sums, mean, noise)
 
-    def moved(
-        self, state: S, x: Vector, y: Vector, z: Vector, sums: PrefixState | None, diagnostics: dict[str, float]
-    ) -> Update[S]:
-        """Return the state of the next round, and the ledger's entry of this one."""
-        p, t = self.parameters, state.round
-        running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
-        after = replace(state, round=t + 1, x=x, previous=state.x, y=y, z=z, running=running, sums=sums)
-        return Update(after, (p.entry(),), {}, diagnostics)
-
-    def model(self, state: Iterates) -> Vector:
-        """Return the mean of the last `suffix` iterates; before the end the current one."""
-        return state.running if state.round == self.parameters.rounds else state.x
+    def moved(self, state: It, x: Vector, y: Vector, z: Vector) -> It:
+        """Return the state with the next points."""
+        return replace(state, iterate=x, previous=state.iterate, y=y, z=z)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """Return the stream of a round's noise."""
         return "release" if self.parameters.gradients == "independent" else "prefix", round_
 
 
-class AcceleratedSRGD(OneEpoch):
-    """Algorithm object for a plan with OneEpochParameters.
+class AcceleratedSRGD(OneEpoch[Iterates]):
+    """Algorithm object for a plan of method `accelerated`.
 
     Nesterov's steps along private sums of recursive gradients:
 
@@ -231,75 +213,48 @@ class AcceleratedSRGD(OneEpoch):
 
     Three repairs. Answers are clipped, since no bound on their length holds for every dataset. The z-step is halved, as
     the potential of the proof needs. Noise comes from a Toeplitz factorisation (`blt`), quieter than the binary tree.
+
+    On `independent` gradients, Choquette-Choo, Ganesh & Thakurta, section 5.5, the steps are along
+    Ŝ_t = η_t ((1/B) Σ_u clip_C(∇F_u(x_t)) + Gaussian noise).
     """
 
-    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
-        """Release Ŝ_t, and step twice along it."""
-        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
-        x, y, z = nesterov(self, state, gradient_sum)
-        return self.moved(state, x, y, z, sums, diagnostics)
+    def step(self, state: Iterates, gradient: Vector, phase: OneEpochParameters) -> Iterates:
+        """Step twice along Ŝ_t: short from x_t, long from z_t; x is the average of both."""
+        eta, tau = state.round + 1.0, 2 / (state.round + 3)
+        z = self.project(state.z - gradient / (2 * phase.beta))
+        y = self.project(state.iterate - gradient / (phase.beta * eta))
+        return self.moved(state, (1 - tau) * y + tau * z, y, z)
 
     def model(self, state: Iterates) -> Vector:
         """y_T; before the end y_t."""
         return state.y
 
 
-def nesterov(algorithm: OneEpoch, state: Iterates, gradient_sum: Vector) -> tuple[Vector, Vector, Vector]:
-    """x_{t+1}, y_{t+1} and z_{t+1}: a short step from x_t, a long one from z_t, and the average of both."""
-    eta, tau, beta = state.round + 1.0, 2 / (state.round + 3), algorithm.parameters.beta
-    z = algorithm.project(state.z - gradient_sum / (2 * beta))
-    y = algorithm.project(state.x - gradient_sum / (beta * eta))
-    return (1 - tau) * y + tau * z, y, z
-
-
-class SRGD(OneEpoch):
+class SRGD(OneEpoch[Iterates]):
     """Algorithm object for a plan of method `plain`.
 
     x_{t+1} = Proj(x_t - Ŝ_t/(β η_t)); model: mean of the last iterates. Source: Choquette-Choo, Ganesh & Thakurta,
     section 4.3.
     """
 
-    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
-        """Release Ŝ_t, and step along it."""
-        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
-        x = self.project(state.x - gradient_sum / (self.parameters.beta * (state.round + 1.0)))
-        return self.moved(state, x, x, x, sums, diagnostics)
+    def step(self, state: Iterates, gradient: Vector, phase: OneEpochParameters) -> Iterates:
+        """Step along Ŝ_t."""
+        x = self.project(state.iterate - gradient / (phase.beta * (state.round + 1.0)))
+        return self.moved(state, x, x, x)
 
 
-class OnlineToBatch(OneEpoch):
+class OnlineToBatch(OneEpoch[Iterates]):
     """Algorithm object for a plan of method `anytime`.
 
     z_{t+1} = Proj(z_t - Ŝ_t/(2β)), x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1}; model: x_T. Source: Zhang, Tran &
     Cutkosky (2022).
     """
 
-    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
-        """Release Ŝ_t, and average the online learner's next point into x."""
-        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
-        tau, z = 2 / (state.round + 3), self.project(state.z - gradient_sum / (2 * self.parameters.beta))
-        x = (1 - tau) * state.x + tau * z
-        return self.moved(state, x, x, z, sums, diagnostics)
-
-
-class AcceleratedSGD(OneEpoch):
-    """Algorithm object for a plan of method `accelerated` on `independent` gradients.
-
-    The steps of accelerated SRGD along Ŝ_t = η_t ((1/B) Σ_u clip_C(∇F_u(x_t)) + Gaussian noise). Source:
-    Choquette-Choo, Ganesh & Thakurta, section 5.5.
-    """
-
-    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
-        """Release the mean, and step twice along it."""
-        t = state.round
-        mean, diagnostics = self.mean(answers)
-        assert isinstance(self.noise, GaussianNoise)
-        gradient = self.noise.release(mean, noise.stream("release", t))
-        x, y, z = nesterov(self, state, (t + 1.0) * gradient)
-        return self.moved(state, x, y, z, None, diagnostics)
-
-    def model(self, state: Iterates) -> Vector:
-        """y_T; before the end y_t."""
-        return state.y
+    def step(self, state: Iterates, gradient: Vector, phase: OneEpochParameters) -> Iterates:
+        """Average the online learner's next point into x."""
+        tau, z = 2 / (state.round + 3), self.project(state.z - gradient / (2 * phase.beta))
+        x = (1 - tau) * state.iterate + tau * z
+        return self.moved(state, x, x, z)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,7 +264,7 @@ class FTRLState(Iterates):
     moments: Moments  # of the optimiser
 
 
-class DPFTRL(OneEpoch):
+class DPFTRL(OneEpoch[FTRLState]):
     """Algorithm object for a plan of method `ftrl`.
 
     Follow the regularised leader on noised prefix sums; one epoch, or several in the same order.
@@ -325,22 +280,30 @@ class DPFTRL(OneEpoch):
     def init(self) -> FTRLState:
         """Start at zero."""
         start = super().init()
-        own = {item.name: getattr(start, item.name) for item in fields(start)}
-        return FTRLState(**own, moments=self.parameters.optimiser.start(len(start.x)))
+        own = {item.name: getattr(start, item.name) for item in fields(Iterates)}
+        return FTRLState(**own, moments=self.parameters.optimiser.start(len(start.iterate)))
 
-    def update(self, state: FTRLState, answers: Answers | Sums, noise: NoiseSource) -> Update[FTRLState]:
-        """Release the noised sum, and step along it, or along what this round added to it."""
-        p, moments = self.parameters, state.moments
-        mean, diagnostics = self.mean(answers)
+    def released(
+        self, state: FTRLState, mean: Vector | NoisySums, noise: NoiseSource
+    ) -> tuple[Vector, PrefixState | None]:
+        """Return the noised sum, or for another optimiser what this round added to it."""
+        total, sums = super().released(state, mean, noise)
+        if self.parameters.optimiser.plain:
+            return total, sums
         assert isinstance(self.noise, PrefixNoise)
         assert state.sums is not None
-        total, sums = self.noise.release(state.sums, mean, noise)
-        wanted = -total / p.beta
-        if not p.optimiser.plain:
-            added = self.noise.added(state.sums, sums, mean)
-            wanted, moments = p.optimiser.step(state.x, added, moments, 1 / p.beta, t=state.round, rounds=p.rounds)
+        assert sums is not None
+        return self.noise.added(state.sums, sums, mean), sums
+
+    def step(self, state: FTRLState, gradient: Vector, phase: OneEpochParameters) -> FTRLState:
+        """Step along the noised sum, or as the optimiser does."""
+        wanted, moments, t = -gradient / phase.beta, state.moments, state.round
+        if not phase.optimiser.plain:
+            wanted, moments = phase.optimiser.step(
+                state.iterate, gradient, moments, 1 / phase.beta, t=t, rounds=phase.rounds
+            )
         x = self.project(wanted)
-        return self.moved(replace(state, moments=moments), x, x, x, sums, diagnostics)
+        return self.moved(replace(state, moments=moments), x, x, x)
 
 
 METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
@@ -791,7 +754,7 @@ ACCELERATED_SGD = _info(
     "accelerated-sgd",
     "independent",
     "accelerated",
-    maker=AcceleratedSGD,
+    maker=AcceleratedSRGD,
     factor=Factor(known=7.0, unknown=11.0),
     summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
     origin=repaired(CHOQUETTE_CHOO_2025.at("section 5.5"), note=HALVED),

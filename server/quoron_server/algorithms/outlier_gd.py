@@ -26,13 +26,14 @@ from itertools import product
 import numpy as np
 from scipy.special import chdtrc, chdtri
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import moreau
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithm import OfPlan, Update, Vector
+from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm import (
     FARTHER,
@@ -41,10 +42,10 @@ from quoron_server.algorithms.accelerated_erm import (
     forgiven,
     lottery_noise,
     released_gradient,
-    tested_noise_scale,
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
+from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
@@ -57,11 +58,10 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import RoundRelease, Rounds, gradients
+from quoron_server.schedule import Rounds, gradients
 
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"
@@ -93,24 +93,18 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
         return self.cohort_size
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A decision in every round, and the noisy step where it passes."""
-        test, task = self.accounting.lottery, gradients(problem, smoothing=moreau(self.smoothing))
-        decision = RoundRelease(test, test.entry())
-        step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
-        return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)
+        """Return tested steps on everybody."""
+        return (self.asked(gradients(problem, smoothing=moreau(self.smoothing))),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutlierGDState:
+class OutlierGDState(State):
     """Everything between two rounds; all of it a function of releases."""
 
-    round: int
-    iterate: Vector  # x_t
     gradient: Vector  # r
-    running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class OutlierGD(OfPlan[OutlierGDParameters]):
+class OutlierGD(Descent[OutlierGDParameters, OutlierGDState]):
     """Algorithm object for a plan with OutlierGDParameters."""
 
     kind = OutlierGDParameters
@@ -120,26 +114,15 @@ class OutlierGD(OfPlan[OutlierGDParameters]):
         zero = np.zeros(self.plan.problem.dimension)
         return OutlierGDState(0, zero, zero, zero)
 
-    def request(self, state: OutlierGDState, noise: NoiseSource) -> Question | None:
-        """Average gradients of all users at the iterate."""
-        p, problem = self.parameters, self.plan.problem
-        if state.round == p.rounds:
-            return None
-        cohort = partition(seed=self.plan.seed, users=problem.users)[: p.cohort_size]
-        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness, smoothing=moreau(p.smoothing))
-        return Question(state.round, cohort, task)
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return all users."""
+        return super().cohort(0, noise)
 
-    def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
-        """One tested, noisy step."""
-        p, t = self.parameters, state.round
-        step = released_gradient(p, answers, state.gradient, noise, t)
-        after = replace(state, round=t + 1)
-        if step.gradient is not None:
-            moved = self.plan.problem.domain.project(state.iterate - p.step_size * step.gradient)
-            after = replace(after, iterate=moved, gradient=step.gradient)
-        if p.rounds - t <= p.suffix:
-            after = replace(after, running=state.running + after.iterate / p.suffix)
-        return Update(after, step.entries, {"released": step.gradient is not None}, step.diagnostics)
+    def estimate(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Estimate:
+        """Return the noisy mean without outliers where its test passes."""
+        step = released_gradient(self.parameters, answers, state.gradient, noise, state.round)
+        remembered = {} if step.gradient is None else {"gradient": step.gradient}
+        return replace(step, public={"released": step.gradient is not None}, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +139,7 @@ class OutlierGDOptions:
 Inputs = PlanInputs[OutlierGDOptions]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tested:
-    """Descent behind a test."""
-
-    radius: float
-    beyond: float
-    stray: float
-    smoothing: float
-    phase: PhaseModel
+_Tried = tuple[float, float, float, PhaseModel]  # τ, the share of pairs beyond it that the test forgives, λ, steps
 
 
 def _missing(inputs: Inputs) -> Infeasible:
@@ -178,14 +153,12 @@ def _missing(inputs: Inputs) -> Infeasible:
 def verify(plan: RunPlan) -> None:
     """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
     p = plan.parameters_of(OutlierGDParameters)
-    mean = p.accounting.mean
     search.require_of(
         NAME,
         p,
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
-        ("an account of this cohort", mean.cohort_size == p.cohort_size),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
     )
@@ -213,7 +186,7 @@ def _spread(problem: Problem) -> float:
     return max(WIDER * problem.user_deviation, problem.widest_deviation)
 
 
-def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
+def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
     """Yield the best step and suffix for each number of rounds, τ and smoothing, with estimated noise.
 
     Of those about as good the one that forgives most comes first, in fewest rounds.
@@ -231,7 +204,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
         if some:
             for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
                 for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
-                    yield Candidate(risk, (-stray, phase.rounds), _Tested(radius, share, stray, smoothing, phase))
+                    yield Candidate(risk, (-stray, phase.rounds), (radius, share + stray, smoothing, phase))
 
 
 def _best(
@@ -246,34 +219,26 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
-    problem, options, tested = inputs.problem, inputs.options, found.of
-    cohort, rounds = min(problem.users, LARGEST_COHORT), tested.phase.rounds
-    accounting = account(
-        NAME,
-        problem,
-        inputs.privacy,
-        users=cohort,
-        cohort=cohort,
-        rounds=rounds,
-        forgiven=forgiven(problem, cohort, tested.beyond + tested.stray),
-    )
+    problem, options, (radius, share, smoothing, phase) = inputs.problem, inputs.options, found.of
+    cohort = min(problem.users, LARGEST_COHORT)
+    lost = forgiven(problem, cohort, share)
+    accounting, scale = account(inputs, cohort, cohort, phase.rounds, lost, radius)
+    given = replace(options, step_size=phase.step_size)
+    [(risk, best)] = _best(problem, given, [phase.rounds], np.array([scale]), smoothing)
     p = OutlierGDParameters(
         cohort_size=cohort,
-        rounds=rounds,
-        step_size=tested.phase.step_size,
-        suffix=tested.phase.suffix,
-        radius=tested.radius,
-        forgiven=tested.beyond + tested.stray,
+        rounds=phase.rounds,
+        step_size=phase.step_size,
+        suffix=min(options.suffix or best.suffix, phase.rounds),
+        radius=radius,
+        forgiven=share,
         accounting=accounting,
-        noise_scale=0.0,
-        smoothing=tested.smoothing,
+        noise_scale=scale,
+        smoothing=smoothing,
     )
-    p = replace(p, noise_scale=tested_noise_scale(NAME, problem, p))
-    given = replace(options, step_size=p.step_size)
-    [(risk, phase)] = _best(problem, given, [p.rounds], np.array([p.noise_scale]), p.smoothing)
-    return Chosen(replace(p, suffix=min(options.suffix or phase.suffix, p.rounds)), risk)
+    return Chosen(p, risk)
 
 
 def _check(inputs: Inputs) -> None:

@@ -143,16 +143,18 @@ def item_deviation(problem: Problem, squared_distance: Number) -> Number:
     return deviation
 
 
-def distance(problem: Problem, stage: Stage, deviation: Number) -> Number:
+def distance(problem: Problem, stage: Stage, deviation: Number, damping: Number) -> Number:
     """Root mean square distance of two honest chains' averages, an upper bound up to the model of the curvature."""
     steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
-    length = stage.step_size * deviation * apart(steps, suffix)
-    curvature = least_curvature(problem)
-    if curvature is None:
-        return length
-    damped = averaging(np.maximum(0.0, 1 - stage.step_size * curvature), steps, suffix)[1]
-    shorter: Number = length * np.sqrt(damped / still(steps, suffix))
-    return shorter
+    return stage.step_size * deviation * apart(steps, suffix) * damping
+
+
+def relaxation(problem: Problem, stage: Stage) -> tuple[Number, Number]:
+    """What the least curvature leaves of the distance from the optimum, and of that between two chains (`damping`)."""
+    steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
+    curvature = least_curvature(problem) or 0.0
+    bias, damped = averaging(np.maximum(0.0, 1 - stage.step_size * curvature), steps, suffix)
+    return bias, np.sqrt(damped / still(steps, suffix))
 
 
 def least_curvature(problem: Problem) -> float | None:
@@ -172,15 +174,17 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], factor: float) -> Cour
     spread: Number = 0.0
     bent: Number = 0.0
     steered: Number = 0.0
+    # Of all stages at once: there may be thousands.
+    every = Stage(*(np.array([getattr(stage, name) for stage in stages]) for name in Stage.__slots__))
+    steps, suffix = every.users * problem.items_per_user, every.averaged * problem.items_per_user
+    kept = np.maximum(0.0, 1 - every.step_size * typical)
+    known = *relaxation(problem, every), *averaging(kept, steps, suffix), averaging(kept, steps, 1)[1]
     radii = []
-    for stage in stages:
-        steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
+    for stage, decay, damping, bias, variance, wandering in zip(stages, *known, strict=True):
         deviation = item_deviation(problem, remaining**2 + spread + bent**2)
-        radii.append(factor * distance(problem, stage, deviation))
-        decay, _ = averaging(np.maximum(0.0, 1 - stage.step_size * slowest), steps, suffix)
-        bias, variance = averaging(np.maximum(0.0, 1 - stage.step_size * typical), steps, suffix)
+        radii.append(factor * distance(problem, stage, deviation, damping))
         remaining = remaining * decay
-        bent = bias * bent + (1 - bias) * _bend(problem, stage.step_size * deviation, stage.step_size * typical, steps)
+        bent = bias * bent + (1 - bias) * _bend(problem, (stage.step_size * deviation) ** 2 * wandering)
         steered = bias * steered + stage.lost * radii[-1]
         spread = bias**2 * spread + variance * (stage.step_size * deviation) ** 2 / stage.chains
         spread = spread + problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
@@ -189,9 +193,8 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], factor: float) -> Cour
     return Course(risk, worst, tuple(radii))
 
 
-def _bend(problem: Problem, noise: Number, contraction: Number, steps: Number) -> Number:
-    """Return where chains settle off the optimum: ½ H⁻¹ ∇³F[v/d I], v their own mean square wandering after `steps`."""
-    wandering = noise**2 * averaging(np.maximum(0.0, 1 - contraction), steps, 1)[1]
+def _bend(problem: Problem, wandering: Number) -> Number:
+    """Return where chains settle off the optimum: ½ H⁻¹ ∇³F[v/d I], v their own mean square `wandering` at the end."""
     feature_norm = 1.0 if problem.feature_norm is None else problem.feature_norm
     return BEND * feature_norm * wandering / (2 * math.sqrt(problem.dimension))
 
@@ -202,7 +205,7 @@ def _worst_case(problem: Problem, stages: Sequence[Stage], factor: float) -> Cou
     steered: Number = 0.0
     radii = []
     for stage in stages:
-        radii.append(factor * distance(problem, stage, item_deviation(problem, 0.0)))
+        radii.append(factor * distance(problem, stage, item_deviation(problem, 0.0), 1.0))
         steps = stage.averaged * problem.items_per_user
         total = total + squared_distance / (2 * stage.step_size * steps) + stage.step_size * problem.lipschitz**2 / 2
         squared_distance = problem.dimension * (stage.noise_multiplier * radii[-1]) ** 2
@@ -290,7 +293,8 @@ def _check(inputs: _Inputs) -> None:
 def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
     problem, release_of = inputs.problem, inputs.asked(partial(robust_mean.release, name=NAME))
     chains, drafts = found.of.chains, found.of.stages
-    built = [release_of(chains, float(stage.users)) for stage in drafts]
+    releases = {users: release_of(chains, users) for users in dict.fromkeys(stage.users for stage in drafts)}
+    built = [releases[stage.users] for stage in drafts]
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
@@ -329,8 +333,9 @@ def verify(plan: RunPlan) -> None:
             )
         if not isinstance(phase.release, OneShot):
             raise VerificationError(f"Expected a lottery, got {phase.release}.")
-        verify_one_shot(phase.release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
         verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
+    for release in {phase.release for phase in p.phases}:
+        verify_one_shot(release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
 
 
 def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:

@@ -15,22 +15,22 @@ docs/privacy/winsorised-erm.md#we1.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.private_range import BIN_WIDTH, PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.centring import public_signs
+from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
@@ -43,7 +43,6 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -77,47 +76,25 @@ class WinsorisedERMParameters(Parameters):
         return (Rounds(self.rounds, self.cohort_size, gradients(problem), made, often=self.rounds),)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WinsorisedERMState:
-    """Everything between two rounds; all of it is released."""
-
-    round: int
-    iterate: Vector  # x
-    running: Vector  # sum of the averaged iterates, divided by their planned number
-
-
-class WinsorisedERM(OfPlan[WinsorisedERMParameters]):
-    """Algorithm object for a plan with WinsorisedERMParameters."""
+class WinsorisedERM(Descent[WinsorisedERMParameters, State]):
+    """Algorithm object for a plan with WinsorisedERMParameters; all of a state is released."""
 
     kind = WinsorisedERMParameters
 
-    def init(self) -> WinsorisedERMState:
-        """Start at zero."""
-        zero = np.zeros(self.plan.problem.dimension)
-        return WinsorisedERMState(0, zero, zero)
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return all users."""
+        return super().cohort(0, noise)
 
-    def request(self, state: WinsorisedERMState, noise: NoiseSource) -> Question | None:
-        """Average gradients of all users."""
-        p, problem = self.parameters, self.plan.problem
-        if state.round == p.rounds:
-            return None
-        cohort = partition(seed=self.plan.seed, users=problem.users)[: p.cohort_size]
-        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness)
-        return Question(state.round, cohort, task)
-
-    def update(self, state: WinsorisedERMState, answers: Answers, noise: NoiseSource) -> Update[WinsorisedERMState]:
-        """Release the winsorised mean, and step."""
-        p, t = self.parameters, state.round
+    def estimate(self, state: State, answers: Answers, noise: NoiseSource) -> Estimate:
+        """Return the winsorised mean."""
+        t, mean = state.round, self.parameters.mean
         signs = public_signs(self.plan.seed, t, len(state.iterate))
-        gradient, clamped = p.mean.release(
+        gradient, clamped = mean.release(
             answers.values, answers.answered, signs, noise.stream("range", t), noise.stream("release", t)
         )
-        iterate = self.plan.problem.domain.project(state.iterate - p.step_size * gradient)
-        running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
         answered = int(np.sum(answers.answered))
-        diagnostics: dict[str, Any] = {"answered": answered, "clamped_fraction": clamped / max(1, answered)}
-        after = WinsorisedERMState(t + 1, iterate, running)
-        return Update(after, p.mean.entries(len(iterate)), diagnostics=diagnostics)
+        diagnostics = {"answered": answered, "clamped_fraction": clamped / max(1, answered)}
+        return Estimate(gradient, mean.entries(len(gradient)), diagnostics=diagnostics)
 
 
 @dataclass(frozen=True, slots=True)

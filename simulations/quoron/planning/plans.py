@@ -5,10 +5,11 @@ A run before it begins is `Prepared`: checked, planned and within every limit, w
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -20,7 +21,6 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
-from quoron_client.durable import locked
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -511,8 +511,6 @@ def _estimated(
 
 MOST_USERS = 10**10
 EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
-STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
-CLOSE = 1.04  # bisection ends when the ends are this factor apart
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -596,30 +594,18 @@ def least(
 ) -> tuple[float, RunPlan] | None:
     """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
 
-    To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
-    plans come and go, it is one of the places where they come.
+    Numbers of two digits are bisected, below `start` where there is a plan, else above. Where plans come and go, it is
+    one of the places where they come.
     """
-    good, plan, bad = start, found(start), start
-    if plan is None:
-        while plan is None:
-            bad, good = good, min(good * STRIDE, highest)
-            if bad >= highest:
-                return None
-            plan = found(good)
-    else:
-        while (at := found(bad := max(good / STRIDE, lowest))) is not None:
-            good, plan = bad, at
-            if good <= lowest:
-                return good, plan
-    while good / bad > CLOSE:
-        middle = math.sqrt(good * bad)
-        at = found(middle)
-        if at is None:
-            bad = middle
-        else:
-            good, plan = middle, at
-    rounded = min(two_digits(good), highest)
-    return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
+    here, powers = found(start), range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)))
+    numbers = [float(f"{digits}e{power}") for power in powers for digits in range(10, 100)]
+    low, high = (start, highest) if here is None else (lowest, min(two_digits(start), highest))
+    numbers = [number for number in numbers if low <= number <= high]
+    plans = cache(found)
+    place = bisect_left(numbers, True, key=lambda number: plans(number) is not None)
+    if place < len(numbers) and (plan := plans(numbers[place])) is not None:
+        return numbers[place], plan
+    return None if here is None else (start, here)
 
 
 def wanted_risk(text: str, problem: Problem) -> float:
@@ -672,11 +658,7 @@ class Prepared(Generic[S]):
 
         OtherVersion if it began with another plan or other data.
         """
-        with locked(folder.path):  # of two at once the second finds what the first has begun
-            if not folder.ledger.is_file():
-                if record is not None:
-                    folder.write_json(RECORD, record)
-                said = f"{comment(self.remark)}\n" if self.remark else ""
-                folder.write_text("config.toml", said + self.config.as_toml())
-                folder.write_json("plan.json", self.planned.as_json())
-            return self.run.begin(folder.ledger)
+        said = f"{comment(self.remark)}\n" if self.remark else ""
+        files: dict[str, Any] = {} if record is None else {RECORD: record}
+        files |= {"config.toml": said + self.config.as_toml(), "plan.json": self.planned.as_json()}
+        return folder.begin(self.run, files)

@@ -35,7 +35,7 @@ from quoron.data.user_rows import FIRST, first_of_each, first_rows, group, most_
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want
+from quoron.training.column_bounds import Bounds, Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
@@ -50,22 +50,6 @@ ITEMS = "\0items per user"  # no column's name
 CLEAR = 2.33  # standard errors above the threshold: with so many users a category is shown with chance 0.99
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the configuration."""
-
-    kind: str  # numeric, dates, categorical or items
-    name: str  # of the column, or items_per_user
-    value: Any  # None: nothing that could be declared
-    problem: str = ""
-
-    def text(self) -> str:
-        """For people: the value as TOML has it, or why there is none."""
-        if self.value is None:
-            return f"{self.name}: {self.problem}"
-        return f"{self.name} = {toml_text.literal(self.value)}"
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateBounds(results.Release):
     """Everything released, and what it cost together for replacing one user."""
@@ -73,7 +57,7 @@ class PrivateBounds(results.Release):
     path: str | None
     user: str
     users: int
-    declared: tuple[Line, ...]
+    declared: tuple[Bounds, ...]
     epsilon: float
     delta: float
     mu: float  # all of it is μ-GDP
@@ -156,7 +140,7 @@ def find_bounds(
         condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
         raise Infeasible("bounds", condition, f"{paid.needs:,} users, a larger epsilon or fewer columns")
 
-    def draw(noise: NoiseSource) -> tuple[tuple[Line, ...], dict[str, Any]]:
+    def draw(noise: NoiseSource) -> tuple[tuple[Bounds, ...], dict[str, Any]]:
         bounds, entries = column_bounds.release(paid, wants, tables.opened(table), owners, users, noise)
         declared = tuple(_line(want, bounds[want.column]) for want in wants)
         return declared, {"declared": {"lines": names, "releases": [asdict(entry) for entry in entries]}}
@@ -206,23 +190,23 @@ def read(
     return (table, owners, users) if kept.all() else (table.filter(pa.array(kept)), owners[kept], users)
 
 
-def _line(want: Want, found: Mapping[str, Any]) -> Line:
+def _line(want: Want, found: Mapping[str, Any]) -> Bounds:
     """Return the line of what was released of one column, or of items per user."""
     if want.what == "category":
         words = [word for word, _ in found["names"] if not CONTROL.search(word)]
         # An empty list would be read as: whatever is in the data.
-        return Line("categorical", want.column, integers(words) if words else None, "no category has enough users")
+        return Bounds("categorical", want.column, integers(words) if words else None, "no category has enough users")
     low, high = found["range"]
     if want.what == "items":
         value = column_bounds.typical_items(found) if found["told"] else None
-        return Line("items", "items_per_user", value, "too few users")
+        return Bounds("items", "items_per_user", value, "too few users")
     kind, things = ("dates", "dates") if want.what == "year" else ("numeric", "numbers")
     if not found["told"]:
-        return Line(kind, want.column, None, f"too few users have {things} here")
+        return Bounds(kind, want.column, None, f"too few users have {things} here")
     if max(-low, high) <= edge(1):
-        return Line(kind, want.column, None, "zero for nearly everybody")
+        return Bounds(kind, want.column, None, "zero for nearly everybody")
     if kind == "numeric":
-        return Line(kind, want.column, [low, high])
+        return Bounds(kind, want.column, [low, high])
     first = math.floor(low)
     years = [first, max(math.ceil(high), first + 1)]
-    return Line(kind, want.column, {"parts": ["month", "weekday"], "year": years})
+    return Bounds(kind, want.column, {"parts": ["month", "weekday"], "year": years})

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron import toml_text
 from quoron.data.user_rows import first_rows, most_rows
 from quoron_client.data import columns
 from quoron_client.data.encoding import AnyLabel
@@ -69,6 +70,22 @@ class Want:
     def is_label(self) -> bool:
         """Whether it is of the label."""
         return self.what in ("label", "rate")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What was released of a column, as a table's section declares it."""
+
+    kind: str  # a key of its columns: numeric, dates or categorical; or items, of the section itself
+    name: str  # of the column, or items_per_user
+    value: Any  # None: nothing that could be declared
+    problem: str = ""
+
+    def text(self) -> str:
+        """For people: the value as TOML has it, or why there is none."""
+        if self.value is None:
+            return f"{self.name}: {self.problem}"
+        return f"{self.name} = {toml_text.literal(self.value)}"
 
 
 def planned(

@@ -38,7 +38,7 @@ from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
 from quoron.simulation.wildcards import WILD, left_out, meant, roles, source_of, unread, with_columns
 from quoron.training import column_bounds, data_quality, evaluated
-from quoron.training.column_bounds import Released, Want, spelt
+from quoron.training.column_bounds import Bounds, Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.result import EstimatedBound
 from quoron.training.table import check_section, slots
@@ -197,11 +197,9 @@ _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Declarations, by column, in the order of the table."""
+    """Declarations."""
 
-    ranges: Mapping[str, tuple[float, float]]
-    categories: Mapping[str, Sequence[str | int]]
-    dates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as the section has them
+    features: Mapping[str, Bounds]  # by column, in the order of the table
     label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
     items: int | None = None
     rate: float | None = None  # of a label of two classes: the share of one of them
@@ -216,31 +214,14 @@ class Found:
 
         `text`: the table's schema says that its label is text, whose values have to be listed even if they are signs.
         """
-        ends: dict[str, tuple[float, float]] = {}
-        categories: dict[str, list[str | int]] = {}
-        dates: dict[str, Mapping[str, Any]] = {}
-        missing: list[str] = []
         least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
         named = max(sum("names" in said for said in released.values()), 1)
         own = weights(named, 0 if asked.label is not None and spelt(asked.label, released) else None)
         shared = paid.threshold(named, own[-1])
-        for want in asked.features:
-            said = released[want.column]
-            words = [word for word, _ in said.get("names", [])][:widest]
-            if words:
-                categories[want.column] = integers(words)
-            elif max(said.get("votes", [0.0])[:_MISSING]) < least:
-                missing.append(f"Column {want.column!r} is left out: {_why(want, said, least, shared)}")
-            elif said["kind"] == "boolean":
-                ends[want.column] = (0.0, 1.0)
-            elif said["kind"] == "date" and "range" in said:
-                dates[want.column] = _dates(*said["range"])
-            elif "range" in said and said["held"] > least / 2 and said["range"][0] < said["range"][1]:
-                low, high = said["range"]
-                ends[want.column] = (low, high)
-            else:
-                missing.append(f"Column {want.column!r} is left out: {_why(want, said, least, shared)}")
-        if not (ends or categories or dates or asked.known or known):
+        features = [_bounds(want, released[want.column], least, shared, widest) for want in asked.features]
+        columns = {each.name: each for each in features if each.value is not None}
+        missing = [f"Column {each.name!r} is left out: {each.problem}" for each in features if each.value is None]
+        if not (columns or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
         if asked.label is not None and asked.label.what == "label":
@@ -251,7 +232,7 @@ class Found:
         items = None if asked.items is None else column_bounds.typical_items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, own)
         missing += _unread(released)
-        return cls(ends, categories, dates, label, items, rate, tuple(missing), (own[0], own[-1]))
+        return cls(columns, label, items, rate, tuple(missing), (own[0], own[-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,7 +282,8 @@ class Declarations:
 
     def _named(self, want: Any) -> bool:
         label = want.what == "rate" or (want.what == "label" and "classes" in self.found.label)
-        return label or want.column in self.found.categories
+        found = self.found.features.get(want.column)
+        return label or (found is not None and found.kind == "categorical")
 
     def _value(self, want: Any) -> str:
         found, column = self.found, want.column
@@ -315,13 +297,12 @@ class Declarations:
         if want.what == "label":
             said = (f"{key} = {_short(value)}" for key, value in found.label.items())
             return ", ".join(said) or "0 and 1, or false and true"
-        if column in found.dates:
-            parts = found.dates[column]
-            return ", ".join(["dates", *parts.get("parts", ()), "years {} to {}".format(*parts["year"])])
-        if column in found.ranges:
-            low, high = found.ranges[column]
-            return f"[{low:.4g}, {high:.4g}]"
-        return _short(found.categories[column]) if column in found.categories else "nothing that enough users have"
+        if column not in found.features:
+            return "nothing that enough users have"
+        kind, value = found.features[column].kind, found.features[column].value
+        if kind == "dates":
+            return ", ".join(["dates", *value.get("parts", ()), "years {} to {}".format(*value["year"])])
+        return "[{:.4g}, {:.4g}]".format(*value) if kind == "numeric" else _short(value)
 
 
 def integers(words: Sequence[str]) -> list[str | int]:
@@ -330,18 +311,31 @@ def integers(words: Sequence[str]) -> list[str | int]:
     return sorted(int(each) for each in found) if isinstance(found[0], int) else [*found]
 
 
-def _why(want: Want, said: Mapping[str, Any], least: float, shared: float) -> str:
-    column, votes = want.column, said.get("votes")
+def _bounds(want: Want, said: Mapping[str, Any], least: float, shared: float, widest: int) -> Bounds:
+    """Return what was released of a feature, of at most so many categories; `least`, `shared`: votes that it takes."""
+    column, votes, kind = want.column, said.get("votes"), said.get("kind")
+    if words := [word for word, _ in said.get("names", [])][:widest]:
+        return Bounds("categorical", column, integers(words))
     if votes and max(votes[:_MISSING]) < least:
         what, fix = ("a number", "Buy what it is (any), declare") if want.what == "number" else ("anything", "Declare")
-        return f"fewer than {least:,.0f} users have {what} there, as far as noise tells. {fix} it, or leave it."
-    if votes and said["kind"] == "number":
-        return "its numbers lie too far apart for a range. Declare one, or leave it."
-    return (
+        few = f"fewer than {least:,.0f} users have {what} there, as far as noise tells. {fix} it, or leave it."
+        return Bounds("numeric", column, None, few)
+    if kind == "boolean":
+        return Bounds("numeric", column, (0.0, 1.0))
+    low, high = said.get("range", (0.0, 0.0))
+    if kind == "date" and "range" in said:
+        return Bounds("dates", column, _dates(low, high))
+    if low < high and said["held"] > least / 2:
+        return Bounds("numeric", column, (low, high))
+    if kind == "number":
+        far = "its numbers lie too far apart for a range. Declare one, or leave it."
+        return Bounds("numeric", column, None, far)
+    rare = (
         f"no word of it has {shared:,.0f} users' votes or more. List its values, or let a hash sort "
         f"them (hashed: {column} = 64); of numbers say how they are written (decimal), or write them with a point and "
         f"nothing else; of dates and times their parts and format (dates: {column}); or leave it."
     )
+    return Bounds("categorical", column, None, rare)
 
 
 def _unread(released: Released) -> list[str]:
@@ -568,9 +562,14 @@ def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds
 
 def _guessed(config: Config, asked: Wanted, width: int) -> Config:
     """Return what may be found: columns of words have so many categories, all others are numbers."""
-    wide = {each.column: [f"{place}" for place in range(width)] for each in asked.features if each.what != "number"}
-    ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in wide}
-    return configured(config, asked, Found(ends, wide, items=None if asked.items is None else 1))
+    wide = [f"{place}" for place in range(width)]
+    features = {
+        each.column: Bounds("numeric", each.column, (-1.0, 1.0))
+        if each.what == "number"
+        else Bounds("categorical", each.column, wide)
+        for each in asked.features
+    }
+    return configured(config, asked, Found(features, items=None if asked.items is None else 1))
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:
@@ -632,16 +631,9 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     tree = config.model_dump(mode="json", exclude_none=True)
     given = tree["population"]["columns"]
     words = {name: values for name, values in given["categorical"].items() if values}
-    given |= {
-        "estimate": {},
-        "numeric": {
-            **given["numeric"],
-            **asked.known,
-            **{name: list(ends) for name, ends in found.ranges.items()},
-        },
-        "categorical": {**words, **{name: list(values) for name, values in found.categories.items()}},
-        "dates": {**given["dates"], **found.dates},
-    }
+    given |= {"estimate": {}, "numeric": {**given["numeric"], **asked.known}, "categorical": words}
+    for each in found.features.values():
+        given[each.kind][each.name] = each.value
     if found.label:
         tree["population"]["label"] |= found.label
     if estimated_columns(section) and "missing" not in section.columns.model_fields_set:

@@ -74,7 +74,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVALUATED, EVERYONE, Guarantee, Privacy, RunPlan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Evaluations, Observer
-from quoron_server.runs import Run, end
+from quoron_server.runs import Run
 from quoron_server.wording import ReleaseGuarantee, plan_json, sentence
 
 Vector = NDArray[np.float64]
@@ -578,9 +578,8 @@ def carry_out(
         folder = claim_for(out, "rows", lambda path: (path / ROWS).is_file(), "a run of rows")
         if begun is None:
             start.write(folder.path / FILE)
-            folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-            folder.write_json("plan.json", plan_json(run.plan))
-        own = run.begin(folder.ledger)
+        record = {"identity": asdict(identity), "setting": setting.as_text()}
+        own = folder.begin(run, {ROWS: record, "plan.json": plan_json(run.plan)})
     except OtherVersion as error:
         raise OtherVersion(f"{error}{'' if out is None or begun is None else _differing(out, setting)}") from None
     with closing(own):
@@ -604,9 +603,9 @@ def carry_out(
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
     trained = TrainedRows(model, model, statement, folder.path, run.plan, len(events), evaluation, history)
     write_rows(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
+    run.end(model=moved)
     if run.account is not None:
         with run.account() as kept:
-            end(kept, run.name, model=moved)
             stopped = setting.patience is not None and len(events) < run.plan.cost.rounds
             if stopped and not run.give_back(kept, len(events)):
                 _log.warning("%s stopped early and stays charged in full (docs/evaluation.md says when)", run.name)

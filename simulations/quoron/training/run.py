@@ -83,15 +83,15 @@ def prepare(
     promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
     require_epsilon(config.privacy.model_fields_set, "training")
-    complete = False
+    done = False
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
-        complete = _released(folder) is not None
+        done = _released(folder) is not None
     kept = Identity.kept(folder, RECORD)
     table = config, base, kept or Identity.fresh(name), frame, assumptions
     prepared: AnyPrepared = _undeclared(*table) or _planned(*table, begun=kept is not None)
-    if folder is not None and complete:
-        raise _complete(folder)
+    if folder is not None and done:
+        raise complete(folder)
     prepared.run.check()
     return prepared
 
@@ -242,8 +242,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
         if run is None:
             own.abandon()
     if run is None:
-        with lifetime.opened(prepared.config.train.ledger) as ledger:
-            end(ledger, prepared.name, "failed", model=None)
+        prepared.run.end("failed", model=None)
         raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {said['refused']}")
     folder.write_json("plan.json", run.planned.as_json())
     assert run.scene.estimates is not None
@@ -296,7 +295,7 @@ def carry_out(
     where the plan's bound is no better than not training.
     """
     if _released(folder) is not None:  # of which table, nothing here may tell
-        raise _complete(folder)
+        raise complete(folder)
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
@@ -327,8 +326,7 @@ def carry_out(
                 of = run.plan.guarantee, held.declared.loss, held.encoding, model
                 measured = evaluated.evaluation(*of, own.released(EVALUATED))
     trained = result.write(prepared, folder, model, events, seen, measured)
-    with lifetime.opened(prepared.config.train.ledger) as ledger:
-        end(ledger, run.name, model=model)
+    run.end(model=model)
     return trained
 
 
@@ -358,9 +356,10 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
         return own.model if own.finished else None
 
 
-def _complete(folder: RunFolder) -> ConfigError:
+def complete(folder: RunFolder, what: str = "run") -> ConfigError:
+    """Return what is said where something would begin in the folder of a complete run, or search."""
     return ConfigError(
-        f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
+        f"Expected a folder for a new or an interrupted {what}, got {folder.path} of a complete one. Read its model "
         "with `quoron.load`, or choose another folder."
     )
 

@@ -26,9 +26,9 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
@@ -51,7 +51,7 @@ from quoron.training import lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
-from quoron.training.run import digest_of
+from quoron.training.run import complete, digest_of
 from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
@@ -63,8 +63,6 @@ from quoron_privacy.noise.streams import (
     NoiseSource,
     OtherStreams,
     RandomStream,
-    SecureNoise,
-    SeededNoise,
     StartedNoise,
     total_variation,
 )
@@ -76,10 +74,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVALUATED, LEAST_EPSILON, MOST_EPSILON, RunPlan
 from quoron_server.rounds import other_run, without_ledger
-from quoron_server.runs import end
-from quoron_server.serial import dumps
-from quoron_server.storage.ledger import Ledger
-from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.runs import Run, end
 from quoron_server.wording import sentence
 
 WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others
@@ -337,21 +332,20 @@ class TableSearch(Printed):
         searched = replace(plan, guarantee=made).assuming([Assumption(self.price.assumed)])
         return searched.simulated() if self.seeded else searched
 
-    def account(self) -> AbstractContextManager[PopulationLedger | None]:
-        """Return the privacy ledger, open; None for a simulation, which is not charged."""
-        return nullcontext() if self.seeded else lifetime.opened(self.request.config.train.ledger)
-
     @property
-    def charge(self) -> dict[str, Any]:
-        """What the whole search costs, and whose budget."""
-        spent = {"epsilon": self.price.epsilon, "delta": self.price.delta, "adjacency": self.price.adjacency}
-        return {"group": self.request.config.train.population, **spent}
-
-    def end(self, status: str = "complete", *, model: Any = None) -> None:
-        """Enter in the privacy ledger what became of it."""
-        with self.account() as population:
-            if population is not None:
-                end(population, self.identity.run, status, model=model)
+    def run(self) -> Run:
+        """What begins and is charged, with the price of the whole search."""
+        config, price = self.request.config, self.price
+        return Run(
+            name=self.identity.run,
+            plan=self.promised(self.candidates[0].planned.plan),
+            digest=config.digest(),
+            group=config.train.population,
+            account=None if self.seeded else partial(lifetime.opened, config.train.ledger),
+            simulation_seed=config.run.seed if self.seeded else None,
+            cost={"epsilon": price.epsilon, "delta": price.delta, "adjacency": price.adjacency},
+            contents={"tune": self.asked, "search": self.as_json()},
+        )
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -588,22 +582,15 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
     Warns with DoubtfulModel before the charge where no setting's plan is better than not training.
     """
     if (folder.path / MODEL).is_file():
-        raise ConfigError(
-            f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
-            "model with `quoron.load`, or choose another folder."
-        )
+        raise complete(folder, "search")
     if not folder.ledger.is_file():
-        with search.account() as population:
-            if population is not None:
-                population.check(search.identity.run, **search.charge)
+        search.run.check()
         for doubt in search.doubts:
             warnings.warn(doubt, DoubtfulModel, stacklevel=2)
-        folder.write_text("config.toml", search.request.config.as_toml())
-        folder.write_json(SEARCH, {"identity": asdict(search.identity), **search.asked})
     with memory_for("the rest of this search", ONCE):
         best = _best(search, folder)
         tuned = _kept(search, folder, best)
-    search.end(model=best.weights)
+    search.run.end(model=best.weights)
     return tuned
 
 
@@ -613,12 +600,13 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
     What was secret is erased. NothingReleased, with all of it charged, where the best trial is no model; OtherVersion
     if another search began here, or one on another table.
     """
-    with closing(_begun(search, folder)) as own:
+    run, record = search.run, {"identity": asdict(search.identity), **search.asked}
+    with closing(folder.begin(run, {"config.toml": search.request.config.as_toml(), SEARCH: record})) as own:
+        run.charge()
         if not own.finished:
             if not own.same_inputs(search.digest()):
                 raise other_run(folder.path, "table")
-            noise = SeededNoise(int(own.noise_key)) if search.seeded else SecureNoise(own.noise_key)
-            best = best_trial(search.price, noise, search.perform)
+            best = best_trial(search.price, run.noise(own), search.perform)
             chosen = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
             release = Release("private-selection", {"mean_trials": search.price.trials.mean})
             own.finish(best.weights, (release,), {"selected": chosen})
@@ -626,32 +614,11 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
         assert released is not None
         selected = released["selected"]
         if selected["score"] <= WORST:
-            search.end("failed")
+            run.end("failed", model=None)
             raise NothingReleased(
                 "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite numbers."
             )
         return Outcome(selected["score"], own.model, tuple(selected["events"]), selected["candidate"])
-
-
-def _begun(search: TableSearch, folder: RunFolder) -> Ledger:
-    """Return the ledger of a search, and its charge."""
-    text = dumps({"tune": search.asked, "plan": search.as_json()})
-    if not folder.ledger.is_file():
-        key = SeededNoise(search.request.config.run.seed) if search.seeded else SecureNoise.fresh()
-        digest = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-        own = Ledger.create(folder.ledger, plan=text, config_digest=digest, noise_key=key.export_key())
-    else:
-        own = Ledger.open(folder.ledger)
-    try:
-        if own.plan_json != text:
-            raise other_run(folder.ledger, "settings to try, or price")
-        with search.account() as population:
-            if population is not None:
-                population.charge(search.identity.run, statement=search.statement, **search.charge)
-    except BaseException:
-        own.close()
-        raise
-    return own
 
 
 def resume(folder: RunFolder) -> Tuned:

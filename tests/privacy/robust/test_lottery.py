@@ -176,7 +176,7 @@ def test_a_test_without_rungs_would_be_caught_by_the_same_check():
 
 
 def test_rungs_are_one_user_high():
-    for size, core in ((2, 1), (3, 2), (8, 6), (1000, 950)):
+    for size, core in ((2, 1), (3, 2), (8, 6), (300, 285)):
         test = Lottery(size, core, tuple(np.linspace(1e-6, 1, 500)))
         rungs = [test.rung(s) for s in range(size, min(size * size, size * core + 40 * size) + 1)]
         assert rungs[: size * (core - 1)] == [None] * (size * (core - 1)) or size > 100

@@ -143,6 +143,7 @@ class Coins:
         return self.coins
 
 
+@pytest.mark.slow
 def test_random_inclusion_moves_with_flips_as_in_the_coupling_of_theorem_2():
     # All outcomes of the coins that matter, the same for both neighbours: distance at most Δ_b after b flips.
     size, core = 12, 10

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from cover import by_default
 from quoron_privacy.accounts import composition
 from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
@@ -77,7 +78,9 @@ def worlds(rng: np.random.Generator, users: int, size: int, mu: float) -> tuple[
     return pairs[0], pairs[1]
 
 
-@pytest.mark.parametrize(("users", "size"), [(3, 1), (4, 2), (5, 2), (6, 3), (3, 3)])
+@pytest.mark.parametrize(
+    ("users", "size"), by_default([(3, 1), (4, 2), (5, 2), (6, 3), (3, 3)], [(3, 1), (5, 2), (3, 3)])
+)
 @pytest.mark.parametrize("mu", [0.3, 1.5])
 def test_no_tiny_instance_exceeds_the_accountant(users, size, mu):
     rng, plan, worst = np.random.default_rng(11), plan_for(users, size, mu), 0.0
@@ -90,7 +93,7 @@ def test_no_tiny_instance_exceeds_the_accountant(users, size, mu):
     assert 0.5 < worst <= 1
 
 
-@pytest.mark.parametrize(("users", "size"), [(4, 2), (5, 2), (3, 3)])
+@pytest.mark.parametrize(("users", "size"), by_default([(4, 2), (5, 2), (3, 3)], [(4, 2)]))
 def test_two_adaptive_releases_stay_below_the_claim(users, size):
     """The second query is the best of several for every outcome of the first."""
     rng, mu, worst = np.random.default_rng(2), 0.7, 0.0
@@ -255,9 +258,9 @@ def recomputed(epsilon: float, delta: float, releases: int, rate: float) -> floa
     return made.epsilon(delta) / epsilon
 
 
-@pytest.mark.parametrize("case", NEAR)
-def test_the_second_account_finds_the_epsilon_that_is_claimed(case):
-    assert 0.99 <= recomputed(*case) <= 1
+@pytest.mark.parametrize(("epsilon", "delta", "releases", "rate"), by_default(NEAR, (NEAR[0], NEAR[3])))
+def test_the_second_account_finds_the_epsilon_that_is_claimed(epsilon, delta, releases, rate):
+    assert 0.99 <= recomputed(epsilon, delta, releases, rate) <= 1
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
     clean, hostile = planned({"rounds": 6}), planned({"rounds": 6}, changed(PROBLEM, hostile_share=0.02))
     INFO.verify(hostile)
     phase = hostile.parameters.phases[0]
-    assert release_chance(phase, 0.02) > 0.99
-    assert release_chance(clean.parameters.phases[0], 0.02) < 0.5
+    assert release_chance(phase.accounting, 0.02) > 0.99
+    assert release_chance(clean.parameters.phases[0].accounting, 0.02) < 0.5
     assert phase.noise_scale > clean.parameters.phases[0].noise_scale
     with pytest.raises(Infeasible, match=r"hostile_share=0\.3"):
         planned({"rounds": 6}, changed(PROBLEM, hostile_share=0.3))

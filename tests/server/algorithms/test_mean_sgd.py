@@ -16,7 +16,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_server.algorithms import ALGORITHMS, centring
-from quoron_server.algorithms.noisy import DRAWS
+from quoron_server.algorithms.noisy import schedule_of
 from quoron_server.plan import Privacy
 from renyi import renyi_ceiling
 
@@ -99,7 +99,7 @@ class TestAccounting:
         gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.crude.epsilon) ** 2 if info is MEAN else 0.0
         delta = 1e-5 - (1 + math.exp(2.0)) * total_variation(gaussians=9 * plan.problem.dimension)
-        known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
+        known = schedule_of("without-replacement", 20_000, p.cohort_size, 9).rate
         spent = first_account.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
 
@@ -123,13 +123,13 @@ class TestAccounting:
     def test_an_independent_ceiling_by_renyi_divergences_is_above(self):
         drawn = ALGORITHMS["dp-sgd-wor"]
         p = planned(replace(PROBLEM, users=20_000), Privacy(2.0, 1e-5), drawn, rate=0.1, rounds=16).parameters
-        rate = DRAWS["without-replacement"].rate(2000, 20_000)
+        rate = schedule_of("without-replacement", 20_000, 2000, 16).rate
         assert 2.0 <= renyi_ceiling(rate, 16, p.round_mu**2 / 2, 1e-5) < 12.0
 
     def test_a_curious_client_knows_that_it_was_not_asked_itself_which_tells_nothing_of_coins(self):
-        assert DRAWS["without-replacement"].rate(10, 101) == 0.1
-        assert DRAWS["without-replacement"].rate(101, 101) == DRAWS["poisson-replaced"].rate(101, 101) == 1.0
-        assert DRAWS["poisson-replaced"].rate(10, 100) == DRAWS["poisson"].rate(10, 100) == 0.1
+        for sampling, known in (("without-replacement", 1), ("poisson", 0), ("poisson-replaced", 0)):
+            assert schedule_of(sampling, 100 + known, 10, 1).rate == 0.1
+            assert schedule_of(sampling, 101, 101, 1).rate == 1.0
 
 
 def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, spread, first):

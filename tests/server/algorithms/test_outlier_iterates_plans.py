@@ -19,6 +19,7 @@ from quoron_server.algorithms.outlier_iterates import (
     apart,
     distance,
     forgiven,
+    relaxation,
     usual_factor,
 )
 from quoron_server.plan import Privacy
@@ -97,7 +98,7 @@ def test_the_usual_radius_covers_honest_chains(dimension, users, averaged):
     """Disjoint pairs are independent: 300 of them, and P(Bin(300, 0.02) > 20) < 2e-6 per case, six cases; with the
     radius's own slack (STRAY = 0.01) P(Bin(300, 0.01) > 20) < 1e-10, the stated false alarm."""
     averages, problem, stage = chains_of_sgd(dimension, users, averaged, seed=dimension)
-    radius = usual_factor(dimension) * distance(problem, stage, 1.0)
+    radius = usual_factor(dimension) * distance(problem, stage, 1.0, relaxation(problem, stage)[1])
     pairs = np.linalg.norm(averages[::2] - averages[1::2], axis=1)
     assert np.sum(pairs > radius) <= 20
     assert stats.binom.sf(20, 300, 0.01) < 1e-10

@@ -35,7 +35,7 @@ def test_each_algorithm_is_its_box(name, factorisation, noise):
     algorithm = made(plan)
     states = drive(algorithm, engine, noise)
     path, model = reference(plan, engine, noise)
-    np.testing.assert_allclose([state.x for state in states], path, atol=1e-6 * plan.parameters.noise_scale)
+    np.testing.assert_allclose([state.iterate for state in states], path, atol=1e-6 * plan.parameters.noise_scale)
     np.testing.assert_allclose(algorithm.model(states[-1]), model, atol=1e-6 * plan.parameters.noise_scale)
     assert np.linalg.norm(path[-1]) > 0.1
 

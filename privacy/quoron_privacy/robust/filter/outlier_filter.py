@@ -13,7 +13,7 @@ game. Everything is free of scale: a length d (how far apart ordinary users' ave
 A phase is an adaptive series of tests of which only hits count, and one release. A test's two outcomes are each within
 e^±e0 of one another between neighbouring datasets; the series stops at the last hit, and unless it did, one μ-GDP
 release is made. Calibration asks `looked_up`: the exact value of an adversary's game (`game_values`), averaged over the
-hidden cutoff by the first account. Verification asks `recounted`: value iteration from above (`recounted_values`), the
+hidden cutoff by the first account. Verification asks `recounted`: supersolutions of the game (`recounted_values`), the
 law that is drawn and the second account. They share nothing.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import gdp, losses
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.roots import least_number
-from quoron_privacy.arrays import Integers, Vector
+from quoron_privacy.arrays import Integers, Matrix, Vector
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law, end_mass, left_of_delta, require
@@ -49,7 +49,7 @@ _MUS_PER_FOLD = 30  # μ is rounded up to a grid of this many points for each fa
 _BELOW, _ABOVE = 2.5, 2.0
 LARGEST_RESIDUAL = 1e-15
 _SWEEPS = 400
-_AGREED = 1e-11  # of a value, and what a level of the recount may be above its fixed point
+_UNRESOLVED = 1e-40  # below every δ that noise as it is drawn allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,7 @@ def verify(parameters: FilterParameters, epsilon: float, delta: float, *, delta_
     return certified
 
 
+@lru_cache(maxsize=64)  # for any number of rounds a plan looks at the same few cohorts
 def calibrate(
     epsilon: float,
     delta: float,
@@ -415,22 +416,20 @@ def recounted(
     full, last = _full(epsilon, delta) * (1 + 1e-10), round(_ABOVE * _MUS_PER_FOLD)
     place = np.ceil(_MUS_PER_FOLD * np.log(np.maximum(mus / full, math.exp(-_BELOW))))
     needed, where = np.unique(np.minimum(place, last + 1), return_inverse=True)
-    tables = _recounted_tables(epsilon, delta, each, centre, lattice, full, tuple(needed.tolist()))
+    tables = _recounted_tables(epsilon, each, centre, lattice, full, tuple(needed.tolist()))
     same, shifted = (np.where(needed > last, 1.0, table)[where] for table in tables)
     return same, shifted
 
 
 @lru_cache(maxsize=64)
 def _recounted_tables(
-    epsilon: float, delta: float, each: float, centre: int, lattice: int, full: float, places: tuple[float, ...]
+    epsilon: float, each: float, centre: int, lattice: int, full: float, places: tuple[float, ...]
 ) -> tuple[Vector, Vector]:
     mus = full * np.exp(np.array(places) / _MUS_PER_FOLD) * (1 + 1e-12)
     drawn = HiddenCutoff(centre, each * lattice).weights  # whole numbers, as the draw has them
     largest, whole = len(drawn), sum(drawn)
     law = [weight / whole for weight in drawn]
-    values = recounted_values(
-        epsilon=epsilon, each=each, hits=largest, offsets=(-lattice, 0, lattice), mus=mus, near=delta
-    )
+    values = recounted_values(epsilon=epsilon, each=each, hits=largest, offsets=(-lattice, 0, lattice), mus=mus)
     same = sum(chance * values[hits, 1] for hits, chance in enumerate(law))
     worlds = []
     for one, other in ((0, 1), (1, 0)):  # the cutoff is larger by one in the second world, or in the first
@@ -486,33 +485,46 @@ def game_values(
 
 
 def recounted_values(
-    *, epsilon: float, each: float, hits: int, offsets: tuple[int, ...], mus: NDArray[np.float64], near: float
+    *, epsilon: float, each: float, hits: int, offsets: tuple[int, ...], mus: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the same, shape (hits, offsets, mus), by another method; values far below `near` are not resolved.
+    """Return the same, shape (hits, offsets, mus), by another method.
 
-    1 is a supersolution of every level, and the recursion makes of one another that is nowhere larger: whenever this
-    stops it is an upper bound.
+    Each level is guessed and raised a little. What the recursion makes of it has to be smaller everywhere: then it is a
+    supersolution, whatever was guessed. Raises VerificationError where it is none.
     """
-    positive(epsilon=epsilon, each=each, near=near)
+    positive(epsilon=epsilon, each=each)
     count(hits=hits)
     if each > 5:
         raise VerificationError(f"Expected decisions of at most e0 = 5, got {each:g}.")
     lowest = min(*offsets, 0) - max(math.ceil(0.2 * epsilon / each), 16)
     points = np.arange(lowest, max(math.ceil(1.4 * epsilon / each) + 16, *offsets) + 1, dtype=np.float64)
     stop = np.stack([losses.gaussian(float(mu), epsilon - points * each) for mu in mus], axis=1)
-    likely = 1 / (1 + math.exp(-each))
-    rare, shape = 1 / (1 + math.exp(each)), (len(points) + 2, len(mus))
-    before, values = np.ones(shape), np.empty((hits, len(offsets), len(mus)))  # below the lattice, on it, above it
-    before[1:-1], before[0] = stop, stop[0]
+    rare, likely, one = 1 / (1 + math.exp(each)), 1 / (1 + math.exp(-each)), np.ones((1, len(mus)))
+    values = np.empty((hits, len(offsets), len(mus)))
+    before = np.concatenate([stop[:1], stop, one])  # below the lattice, on it, above it
+    slack = 1 + 1e-12 + 4e-15 * np.arange(len(points), 0, -1)[:, None]  # a value may be a share of the one above it
     for level in range(hits):
-        hit_up, hit_down, now = likely * before[2:], rare * before[:-2], np.ones(shape)
-        while True:
-            found = np.maximum(stop, np.maximum(hit_up + rare * now[:-2], hit_down + likely * now[2:]))
-            done = np.all(now[1:-1] - found <= _AGREED * (now[1:-1] + 100 * near / hits))
-            now[1:-1] = np.minimum(now[1:-1], found)
-            now[0] = now[1]
-            if done:
-                break
-        before = np.minimum(now * (1 + 1e-12), 1.0)  # for rounding: 6 units in the last place over q0, at most
+        hit_up, hit_down = likely * before[2:], rare * before[:-2]
+        guess = np.maximum(stop, before[1:-1])
+        guess[0] = np.maximum(guess[0], hit_up[0] / likely)
+        guess[1:] = np.maximum(guess[1:], (hit_up[1:] + rare * hit_down[:-1]) / (1 - rare * likely))  # to and fro
+        upwards = _one_way(guess, hit_up, rare)
+        downwards = _one_way(np.concatenate([one, guess[::-1]]), np.concatenate([one, hit_down[::-1]]), likely)
+        now = np.maximum(upwards, downwards[:0:-1]) * slack + _UNRESOLVED
+        now = np.concatenate([now[:1], now, one])
+        after = np.maximum(stop, np.maximum(hit_up + rare * now[:-2], hit_down + likely * now[2:]))
+        if not np.all(after * (1 + 1e-15) <= now[1:-1]):  # for rounding: 6 units in the last place, at most
+            raise VerificationError(f"Expected a supersolution of the charging game, got none at level {level + 1}.")
+        before = np.minimum(now, 1.0)
         values[level] = before[np.array(offsets) - lowest + 1]
     return values
+
+
+def _one_way(start: Matrix, gains: Matrix, share: float) -> Matrix:
+    """Return x_i = max(start_i, gains_i + share · x_{i-1}), row by row from x_0 = start_0, by doubling."""
+    best, gained, steps = start.copy(), gains.copy(), 1  # by fewer than `steps` steps, and by as many
+    while steps < len(start) and share > _UNRESOLVED * 1e-10:
+        best[steps:] = np.maximum(best[steps:], gained[steps:] + share * best[:-steps])
+        gained[steps:] = gained[steps:] + share * gained[:-steps]
+        share, steps = share * share, 2 * steps
+    return best

@@ -28,6 +28,7 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_err
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_server.algorithms import search
+from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.info import (
     ITERATES,
     UNMEASURED,
@@ -39,9 +40,9 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
-    Aggregate,
     LocalisedParameters,
     LocalisedSGD,
+    LocalisedState,
     Phase,
     Schedule,
     SizedOptions,
@@ -228,15 +229,16 @@ class OutlierFilter(LocalisedSGD[FilteredParameters]):
         self.cutoff = HiddenCutoff(numbers.cutoff_centre, numbers.cutoff_decay)
         self.test = LaplaceThreshold(numbers.laplace_scale, numbers.threshold)
 
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+    def estimate(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Estimate:
         """Return the mean of the kept users; a user without an answer is isolated and counts as filtered."""
-        limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
+        limits = self.test.limits(len(answers.status), noise.stream("filter", state.round))
         tau, step = self.parameters.temperature, self.test.grid
         decided = concentration.decide(answers.values, answers.answered, tau, limits, step=step)
         filtered = len(decided.kept) - int(decided.kept.sum())
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)
-        return Aggregate(concentration.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
+        gradient, tally = concentration.filtered_mean(answers.values, decided.kept), state.tally + filtered
+        return Estimate(gradient, diagnostics=diagnostics, remembered={"tally": tally})
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Return whether fewer users were filtered than the phase's hidden cutoff."""

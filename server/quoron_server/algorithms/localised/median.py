@@ -31,12 +31,13 @@ from quoron_privacy.robust.filter.concentration import (
     usable,
 )
 from quoron_server.algorithms import search
+from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
-    Aggregate,
     LocalisedParameters,
     LocalisedSGD,
+    LocalisedState,
     Phase,
     Schedule,
     SizedOptions,
@@ -82,10 +83,10 @@ class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
 
     kind = CoordinateMedianParameters
 
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+    def estimate(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Estimate:
         """Return the debiased mean; a user without an answer is zero in it, and isolated in the score.
 
-        The test statistic is B minus the score.
+        The test statistic is B minus the least score of the phase.
         """
         p = self.parameters
         present = usable(answers.values, answers.answered)
@@ -93,11 +94,8 @@ class CoordinateMedian(LocalisedSGD[CoordinateMedianParameters]):
         scores = cohort_scores(rows, present, p.temperature, norm="linf")
         score = math.fsum(scores) / p.cohort_size
         diagnostics = {"score": score, "threshold": p.median.threshold} | score_summary(scores)
-        return Aggregate(debiased_mean(rows, p.median.trim, p.radius), max(0.0, p.cohort_size - score), diagnostics)
-
-    def combine(self, tally: float, more: float) -> float:
-        """Return the larger: a phase's score is its least."""
-        return max(tally, more)
+        gradient, tally = debiased_mean(rows, p.median.trim, p.radius), max(state.tally, p.cohort_size - score)
+        return Estimate(gradient, diagnostics=diagnostics, remembered={"tally": tally})
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Return whether the least score, with noise, clears the threshold."""

@@ -3,11 +3,11 @@
     x_0 = 0
     for phase s:                                  (Ghazi et al. Algorithm 1; Feldman, Koren & Talwar 2020, Algorithm 2)
         x = x_{s-1}
-        for t = 1..T_s:   g = rule.aggregate(gradients of the next B users at x);   x = Proj(x - η_s g)
-        x_s = Proj(Σ_t w_t x_t + N(0, σ_s² I))    if rule.passes(tally) else x_{s-1}      (HALT)
+        for t = 1..T_s:   g = estimate(gradients of the next B users at x);   x = Proj(x - η_s g)
+        x_s = Proj(Σ_t w_t x_t + N(0, σ_s² I))    if passes(tally) else x_{s-1}      (HALT)
 
-What differs between algorithms is the rule: how a cohort's gradients become one, and whether the phase may release. The
-rules that look at no single answer, means with a fixed divisor (Feldman, Koren & Talwar 2020), are here.
+What differs between algorithms is how a cohort's gradients become one, and whether the phase may release. Those that
+look at no single answer, means with a fixed divisor (Feldman, Koren & Talwar 2020), are here.
 
 The weights w_t are uniform on the last `suffix` iterates: any public combination is as private as the plain average,
 because the coupling bounds every iterate (docs/privacy/outlier-filter.md#f1). A phase that will halt goes on asking its
@@ -26,14 +26,13 @@ Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/p
 """
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, PlacedGradient, Question
+from quoron_client.protocol.questions import Answers, PlacedGradient, Question
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix
@@ -44,7 +43,7 @@ from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.concentration import recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_server.algorithm import InPhases, Update, Vector
+from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.averaged_sgd import (
     Number,
@@ -53,6 +52,7 @@ from quoron_server.algorithms.averaged_sgd import (
     step_grid,
     suffix_shares,
 )
+from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
@@ -91,79 +91,41 @@ class LocalisedParameters(ContractingPhases):
     phases: tuple[Phase, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """One cohort's gradient estimate, its part of the phase's test statistic, and simulation diagnostics."""
-
-    gradient: Vector  # (d,)
-    tally: float = 0.0
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
-
-
 Numbers = TypeVar("Numbers", bound=ContractingPhases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalisedState:
+class LocalisedState(State):
     """Everything between two rounds."""
 
-    round: int
     released: Vector  # x_{s-1}
-    iterate: Vector  # x_t
-    running: Vector  # weighted sum of the phase's iterates so far
-    tally: float
+    tally: float  # the phase's test statistic, which starts at 0 and never falls
 
 
-class LocalisedSGD(InPhases[Numbers]):
-    """Any run in phases, but for how answers become one gradient; test statistics start at 0 and never fall."""
-
-    @abstractmethod
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """Return the estimate for the cohort of `round_`."""
-
-    def combine(self, tally: float, more: float) -> float:
-        """Return the phase's test statistic with that of one more round: their sum."""
-        return tally + more
-
-    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Return whether phase number `phase`, with this test statistic, may release: always."""
-        return True
-
-    def question(self, round_: int, point: Vector) -> Question:
-        """Return what is asked about a point: average gradients of the next `cohort_size` users."""
-        size = self.parameters.cohort_size
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[round_ * size : (round_ + 1) * size]
-        return Question(round_, cohort, AverageGradient(point[None, :], (1.0,), self.plan.problem.user_smoothness))
+class LocalisedSGD(Descent[Numbers, LocalisedState]):
+    """Any run in phases, but for how answers become one gradient."""
 
     def init(self) -> LocalisedState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         return LocalisedState(0, zero, zero, zero, 0.0)
 
-    def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
-        """Return what is asked about the current iterate."""
-        return None if state.round == self._ends[-1] else self.question(state.round, state.iterate)
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Return whether phase number `phase`, with this test statistic, may release: always."""
+        return True
 
-    def update(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Update[LocalisedState]:
-        """One SGD step; at the end of a phase, its release."""
-        index = self.phase_index(state.round)
-        phase, left = self.parameters.phases[index], int(self._ends[index]) - state.round
-        estimate = self.aggregate(answers, noise, state.round)
-        iterate = self.plan.problem.domain.project(state.iterate - phase.step_size * estimate.gradient)
-        moved = replace(
-            state,
-            round=state.round + 1,
-            iterate=iterate,
-            running=state.running + iterate / phase.suffix if left <= phase.suffix else state.running,
-            tally=self.combine(state.tally, estimate.tally),
-        )
-        public: dict[str, Any] = {"phase": index}
-        if left > 1:
-            return Update(moved, (), public, estimate.diagnostics)
-        passed = self.passes(moved.tally, noise, index)
-        released = self._release(moved.running, phase, noise, index) if passed else state.released
-        ended = LocalisedState(moved.round, released, released, np.zeros_like(released), 0.0)
-        return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
+    def ended(self, update: Update[LocalisedState], noise: NoiseSource, phase: int) -> Update[LocalisedState]:
+        """Release the average of a phase that passes; the next one begins there, or where this one did."""
+        state, numbers = update.state, self.phases[phase]
+        released, passed = state.released, self.passes(state.tally, noise, phase)
+        if passed:
+            average = state.running
+            if (mechanism := numbers.noise) is not None:
+                average = mechanism.release(average, noise.stream("release", phase))
+            released = self.plan.problem.domain.project(average)
+        begun = LocalisedState(state.round, released, np.zeros_like(released), released, 0.0)
+        public = {**update.public, "halted": not passed}
+        return replace(update, state=begun, releases=(numbers.entry(phase),), public=public)
 
     def model(self, state: LocalisedState) -> Vector:
         """Return the last release."""
@@ -172,11 +134,6 @@ class LocalisedSGD(InPhases[Numbers]):
     def iterate(self, state: LocalisedState) -> Vector:
         """Return the point of the next question."""
         return state.iterate
-
-    def _release(self, average: Vector, phase: Phase, noise: NoiseSource, index: int) -> Vector:
-        if (mechanism := phase.noise) is not None:
-            average = mechanism.release(average, noise.stream("release", index))
-        return self.plan.problem.domain.project(average)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +158,14 @@ class PlainMean(LocalisedSGD[ContractingPhases]):
         """Return how many users a round asks."""
         return self.parameters.cohort_size
 
-    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+    def estimate(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Estimate:
         """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
         with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
             lengths = np.sqrt(np.sum(answers.values**2, axis=1))
         usable = answers.answered & (lengths <= self.plan.problem.lipschitz * (1 + 1e-6))
         columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
         # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
-        return Aggregate(np.sum(columns, axis=1) / self.divisor(round_))
+        return Estimate(np.sum(columns, axis=1) / self.divisor(state.round))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +218,13 @@ class PlacedMean(PlainMean):
         """Return how many users a round asks."""
         return self.plan.parameters_of(GroupedParameters).share_of(round_)[0].cohort_size
 
-    def question(self, round_: int, point: Vector) -> Question:
-        """Return what is asked about a point: gradients at all places of the phase, of the next users."""
-        share, cohort = self.plan.parameters_of(GroupedParameters).share_of(round_)
+    def question(self, state: LocalisedState, noise: NoiseSource) -> Question:
+        """Return what is asked at the iterate: gradients at all places of the phase, of the next users."""
+        share, cohort = self.plan.parameters_of(GroupedParameters).share_of(state.round)
         order, first = partition(seed=self.plan.seed, users=self.plan.problem.users), cohort * share.cohort_size
         rows = np.tile(share.first_place + np.arange(share.places, dtype=np.int64), (share.cohort_size, 1))
-        task = PlacedGradient(point[None, :], rows, float(share.places), None, share.places)
-        return Question(round_, order[first : first + share.cohort_size], task)
+        task = PlacedGradient(state.iterate[None, :], rows, float(share.places), None, share.places)
+        return Question(state.round, order[first : first + share.cohort_size], task)
 
 
 # The numbers of a filter or a test that its theorem is about.

@@ -28,6 +28,7 @@ from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
 from quoron_privacy.release import Release
+from quoron_privacy.schedule import Schedule
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.centring import public_signs
@@ -230,7 +231,8 @@ def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension: int, delta: float) -> float:
-    return noisy.fixed_size(users, cohort, rounds, mu, dimension)[0].epsilon(delta)
+    drawn = Schedule(users, cohort, rounds, "without-replacement", "replace-one").pair(mu)
+    return drawn.lacking(total_variation(gaussians=rounds * dimension)).epsilon(delta)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
