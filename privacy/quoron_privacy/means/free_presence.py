@@ -526,7 +526,13 @@ class LengthSum:
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:
         """See clipping.Reduction."""
-        return length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
+        return length_sums(self.logs(factors), answered, self.top, self.users)
+
+    def logs(self, factors: "Rows") -> Vector:
+        """Return ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), (k,); NaN where not finite."""
+        out, transform = np.empty(len(factors)), np.ascontiguousarray(self.transform)
+        each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, transform, out[own]))
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -539,7 +545,13 @@ class VectorLengthSum:
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See clipping.Reduction."""
-        return length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
+        return length_sums(self.logs(values), answered, self.top, self.users)
+
+    def logs(self, values: Matrix) -> Vector:
+        """Return ln ‖Lᵀ g‖ for every vector (k, p), Lᵀ of each of its parts, (k,); NaN where not finite."""
+        rows, out = checked(values, len(self.transform), parts=True), np.empty(len(values))
+        loops.vector_logs(rows, np.ascontiguousarray(self.transform), out)
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -589,33 +601,24 @@ def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
         yield own, checked(rows[own], length)
 
 
-def moment_logs(factors: Rows, transform: Matrix) -> Vector:
-    """Return ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
-    out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
-    each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, whiten, out[own]))
-    return out
-
-
 def each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
     """work(some of the rows, where they stand) for all of them, on all threads, a block at a time."""
     for own, block in blocks(rows, length):
         loops.each_piece(block, own.start, work)
 
 
-def vector_logs(values: Matrix, transform: Matrix) -> Vector:
-    """Return ln ‖Lᵀ g‖ for every vector (k, p), Lᵀ of each of its parts, shape (k,); NaN where not finite."""
-    rows, out = checked(values, len(transform), parts=True), np.empty(len(values))
-    loops.vector_logs(rows, np.ascontiguousarray(transform), out)
-    return out
-
-
 def length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
     """Return the sums of ℓ from the logarithm of every user's length (k,), -inf for 0."""
+    usable, places = length_places(logs, answered, top)
+    total = np.array([np.rint(places * 2.0 ** sum_bits(0, users)).astype(np.int64).sum()])  # each within ± 2ᵇ⁻¹
+    return Sums(total, _counted(int(usable.sum())), 0, int(np.count_nonzero(answered)))
+
+
+def length_places(logs: Vector, answered: Mask, top: float) -> tuple[Mask, Vector]:
+    """Return who has a length above 0, and ℓ of each from its logarithm, 0 for others, both (k,)."""
     usable = answered & (logs > -np.inf)  # nor NaN
     fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
-    scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * 2.0 ** sum_bits(0, users)), 0.0)  # within ± 2ᵇ⁻¹
-    total = np.array([scaled.astype(np.int64).sum()])
-    return Sums(total, _counted(int(usable.sum())), 0, int(np.count_nonzero(answered)))
+    return usable, np.where(usable, fall / SPAN - 0.5, 0.0)
 
 
 def _symmetric(row: Vector, dimension: int) -> Square:

@@ -15,8 +15,7 @@ What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 from threading import Lock
@@ -32,7 +31,6 @@ from quoron_privacy.means.clipping import ChangeSum, ClippedSum, centred, change
 from quoron_privacy.means.free_presence import (
     COLUMN_PRESENCE,
     HERE,
-    SPAN,
     ColumnSum,
     ContrastSum,
     LengthSum,
@@ -40,8 +38,7 @@ from quoron_privacy.means.free_presence import (
     ShapedMomentSum,
     VectorLengthSum,
     checked,
-    moment_logs,
-    vector_logs,
+    length_places,
     weights_of,
 )
 from quoron_privacy.release import Reduction, packed
@@ -178,8 +175,8 @@ class RingSums:
         return RingSums(self.total + other.total, None, self.answered + other.answered, self.asked + other.asked)
 
 
-Add = Callable[[Matrix, Mask, Integers], None]  # of some users' numbers, and who answered: rows, added to the last
-Made = tuple[Callable[[Matrix], Matrix], Add]  # before it, a check of what all users send
+# Of some users' numbers, which are checked, and who answered: rows, added to the last.
+Add = Callable[[Matrix, Mask, Integers], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +191,7 @@ class RingRows:
     | ShapedMomentSum                    | w (vec(A / B), 1) of free-presence#p2, w of the block's kind            |
     | ColumnSum                          | (m, s, q, z, √0.1) of free-presence#p6, weighted                        |
     | LengthSum, VectorLengthSum         | (ℓ, √¾) of free-presence#p1                                             |
-    | ContrastSum                        | that of its own reduction: one matrix makes contrasts and whitens them  |
+    | ContrastSum                        | that of its own reduction, of contrasts                                 |
 
     ConfigError for others, and for rows of another kind or length than the plan's. Divisors of means are not used.
     """
@@ -202,10 +199,10 @@ class RingRows:
     spec: RoundSpec  # what the plan says of the round
     reduction: Reduction
     chains: tuple[bytes, ...] = ()  # after the lists of the rounds before: with this round's they label noise
-    _made: Made = field(init=False, repr=False)
+    _add: Add = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_made", _made(self.reduction, self.spec))
+        object.__setattr__(self, "_add", _adding(self.reduction, self.spec))
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """Return each user's own sum, (users, k), which a client masks; zeros where it is longer than admitted."""
@@ -218,36 +215,37 @@ class RingRows:
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """Return the exact sum."""
-        checked_, add = self._made
-        given, here = checked_(values), np.ascontiguousarray(answered, np.bool_)
+        here, width = np.ascontiguousarray(answered, np.bool_), max(np.shape(values)[-1], 1)
         total, one_by_one = np.zeros(self.spec.length, np.int64), Lock()
 
         def part(first: int, last: int) -> None:
             piece = np.zeros(self.spec.length, np.int64)
-            add(given[first:last], here[first:last], piece)
+            self._add(values[first:last], here[first:last], piece)
             with one_by_one:
                 total.__iadd__(piece)  # in the ring, so in any order
 
-        if len(given) == 1:  # a client's own row
-            add(given, here, total)
+        if len(values) <= 1:  # a client's own row
+            self._add(values, here, total)
         else:
-            loops.in_pieces(part, len(given), given.shape[1], max(1, BLOCK // max(given.shape[1], 1)))
+            loops.in_pieces(part, len(values), width, max(1, BLOCK // width))
         return RingSums(total.view(np.uint64), None, int(np.count_nonzero(here)))
 
 
-def _made(reduction: Reduction, spec: RoundSpec) -> Made:
+def _adding(reduction: Reduction, spec: RoundSpec) -> Add:
     match reduction:
         case ClippedSum() if len(spec.blocks) == 1:
             return _clipped(spec, reduction)
         case ChangeSum():
-            given, add = _clipped(spec, reduction.own)
-            return lambda values: given(changes(checked(values, 2))), add
+            add = _clipped(spec, reduction.own)
+            return lambda rows, here, total: add(changes(checked(rows, 2)), here, total)
         case ClippedSum():  # with the shares that an adaptive clip follows
             return _norm_counts(spec, reduction.norm, None, reduction.centre)
         case NormCountSum():
             return _norm_counts(spec, reduction.radius, reduction.transform, reduction.centre)
         case ContrastSum():
-            return _contrasts(spec, reduction)
+            own, numbers = reduction.contrasts, reduction.contrasts.outputs * reduction.contrasts.features
+            add = _adding(reduction.own, spec)
+            return lambda rows, here, total: add(own.of(checked(rows, numbers)), here, total)
         case ShapedMomentSum():
             return _shaped_moments(spec, reduction)
         case ColumnSum():
@@ -257,18 +255,18 @@ def _made(reduction: Reduction, spec: RoundSpec) -> Made:
     raise ConfigError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
 
 
-def _clipped(spec: RoundSpec, own: ClippedSum) -> Made:
+def _clipped(spec: RoundSpec, own: ClippedSum) -> Add:
     block = only(spec, "clipped")
     centre, norm = centred(own.centre, block.length), radius_of(own.norm)
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
         none = np.zeros(6, np.int64)
-        loops.added(rows, centre, here, norm, float(block.unit), np.inf, total, none)
+        loops.added(checked(rows, block.length), centre, here, norm, float(block.unit), np.inf, total, none)
 
-    return lambda values: checked(values, block.length), add
+    return add
 
 
-def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centre: Vector | None) -> Made:
+def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centre: Vector | None) -> Add:
     """U is the unit of "sums", V that of "shares". A vector of several parts has Lᵀ of each."""
     if len(spec.blocks) != 2 or spec.blocks[0].kind not in COUNTING:
         raise ConfigError(f"Expected two blocks of a kind in {COUNTING}, got {spec.blocks}.")
@@ -281,79 +279,55 @@ def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centr
     around, zero = centred(centre, d), np.zeros(d)
     matrix = None if transform is None else np.ascontiguousarray(transform, np.float64)
 
-    def given(values: Matrix) -> Matrix:
-        if matrix is None:
-            return checked(values, d)
-        rows = checked(values, len(matrix), parts=True)
-        if rows.shape[1] // len(matrix) * matrix.shape[1] != d:
-            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {rows.shape}.")
-        return rows
-
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
         if matrix is None:
-            loops.add_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
+            loops.add_norm_counts(checked(rows, d), around, here, *units, weights, soft, total[:d], total[d:])
             return
-        made = np.empty((len(rows), d))
-        loops.whitened(rows, matrix, around, made)
+        given, made = checked(rows, len(matrix), parts=True), np.empty((len(rows), d))
+        if given.shape[1] // len(matrix) * matrix.shape[1] != d:
+            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {given.shape}.")
+        loops.whitened(given, matrix, around, made)
         loops.add_norm_counts(made, zero, here, *units, weights, soft, total[:d], total[d:])
 
-    return given, add
+    return add
 
 
-def _contrasts(spec: RoundSpec, own: ContrastSum) -> Made:
-    """One matrix makes contrasts and whitens them: made only once rows are as long as it says."""
-
-    @cache
-    def whole() -> Made:
-        transform = np.asarray(np.kron(own.contrasts.matrix(), own.own.transform), np.float64)
-        return _made(replace(own.own, transform=transform), spec)
-
-    def given(values: Matrix) -> Matrix:
-        rows = checked(values, own.contrasts.outputs * own.contrasts.features)
-        return whole()[0](rows)
-
-    def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        whole()[1](rows, here, total)
-
-    return given, add
-
-
-def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Made:
+def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Add:
     matrix, radius = square(own.transform), radius_of(own.radius)
     numbers, kind = packed(len(matrix)), "moment" if spec.blocks[0].kind == "moment" else "shaped-moment"
     unit, weights = float(only(spec, kind, numbers + 1).unit), weights_of(spec.adjacency, kind == "moment")
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        added, present = loops.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
+        own_rows = checked(rows, numbers)
+        added, present = loops.sum_moments(own_rows, here, matrix, radius, unit * weights[0], ROOT)
         total[:-1] += added
         total[-1] += present * int(unit * weights[3])
 
-    return lambda values: checked(values, numbers), add
+    return add
 
 
-def _columns(spec: RoundSpec, own: ColumnSum) -> Made:
+def _columns(spec: RoundSpec, own: ColumnSum) -> Add:
     unit = only(spec, "columns", own.length + 1).unit
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        total[-1] += own.add(rows, here, float(unit), total[:-1]) * int(COLUMN_PRESENCE * unit)
+        there = own.add(checked(rows, own.numbers), here, float(unit), total[:-1])
+        total[-1] += there * int(COLUMN_PRESENCE * unit)
 
-    return lambda values: checked(values, own.numbers), add
+    return add
 
 
-def _lengths(spec: RoundSpec, own: LengthSum | VectorLengthSum) -> Made:
+def _lengths(spec: RoundSpec, own: LengthSum | VectorLengthSum) -> Add:
     """Of factors the length of LᵀZᵀZL, of vectors that of Lᵀg."""
-    unit, longest = only(spec, "length", 2).unit, np.log(radius_of(own.top))
-    vectors = isinstance(own, VectorLengthSum)
-    logs_of, transform = (vector_logs, own.transform) if vectors else (moment_logs, square(own.transform))
+    unit, top = only(spec, "length", 2).unit, radius_of(own.top)
+    if isinstance(own, LengthSum):
+        square(own.transform)
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        logs = logs_of(rows, transform)
-        usable = here & (logs > -np.inf)  # nor NaN
-        fall = np.clip(longest - np.where(usable, logs, 0.0), 0.0, SPAN)
-        total[0] += np.where(usable, (fall / SPAN - 0.5) * unit, 0.0).astype(np.int64).sum()
+        usable, places = length_places(own.logs(rows), here, top)
+        total[0] += (places * unit).astype(np.int64).sum()
         total[1] += int(HERE * unit) * np.count_nonzero(usable)
 
-    return lambda values: values, add
+    return add
 
 
 def only(spec: RoundSpec, kind: str, length: int | None = None) -> Block:
