@@ -97,9 +97,8 @@ class Infeasible(UsageError):
     """No parameters satisfy the theorem for this problem.
 
     `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`); `users` how
-    many users would, where that is known: what code reads, which never reads the words. Words that take long to find
-    may come from a function, called when somebody reads them. A planner may give estimates: `settle_by` names a
-    function that makes them true, called then, too.
+    many users would, where that is known: what code reads, which never reads the words. Called when somebody reads them
+    are a function that gives the words, and the one of `settle_by`, which makes a planner's estimates true.
     """
 
     def __init__(
@@ -113,11 +112,10 @@ class Infeasible(UsageError):
     ) -> None:
         self.algorithm, self.condition, self.feasible = algorithm, condition, feasible
         self._words = needs if callable(needs) else None
-        given = "" if callable(needs) else needs
-        self.estimate = Needs(given, users) if isinstance(given, str) else given
+        self.estimate = needs if isinstance(needs, Needs) else Needs(needs if isinstance(needs, str) else "", users)
         self._settle: Callable[[Needs], Needs] | None = None
         self._settled: Needs | None = None
-        super().__init__(algorithm, condition, given, feasible)
+        super().__init__(algorithm, condition, self.estimate.words, feasible)
 
     def settle_by(self, settle: Callable[[Needs], Needs]) -> None:
         """Call `settle` with the estimates when somebody reads them; of several functions the last one counts."""

@@ -200,8 +200,7 @@ def calibrate(
         return min_cohort
     smallest, rounds = min(cohorts), len(cohorts)
 
-    def needs() -> str:
-        """What would do, found when somebody reads it: of many numbers of rounds that are tried most are refused."""
+    def needs() -> str:  # called when somebody reads it
         ways = []
         least = least_number(
             lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
@@ -209,9 +208,7 @@ def calibrate(
         if least is not None:
             ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
         step = (epsilon or SHARE * rest[0]) / 8
-        most = (
-            math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0
-        )  # without privacy none is spent
+        most = math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0  # of what is private
         enough = least_number(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most=most)
         if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
             ways.append(f"min_cohort_epsilon of about {MARGIN * enough * step:.3g}")

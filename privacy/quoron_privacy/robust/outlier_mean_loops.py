@@ -411,9 +411,8 @@ def largest_ratios(size: int, low: int, high: int, losses: Integers) -> Vector:
             worst = max(worst, _quotient(size, low, high, lost, height, height))
             # Down to the last height of a stretch what is above the line grows, and what is below it is linear.
             last = max(height - STRETCH, low)
-            first = _quotient(size, low, high, lost, last, height)
-            skipped = max(first, _quotient(size, low, high, lost, last, last)) <= worst
-            height = last if skipped else height - 1
+            alike = max(_quotient(size, low, high, lost, last, height), _quotient(size, low, high, lost, last, last))
+            height = last if alike <= worst else height - 1
         found[place] = worst
     return found
 

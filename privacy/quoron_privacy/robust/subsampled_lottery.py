@@ -235,8 +235,10 @@ def _calibrate(
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
-    ladders = _ladders(size, rate / typical)
-    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven)]
+    steep = rate / typical  # tests with normal noise of so many rungs cost as much as the releases
+    high = min(max(64, math.ceil(40 * steep)), size // 4)
+    ladders = {max(2, round(rungs)) for rungs in np.geomspace(max(2.0, min(3 * steep, high)), max(high, 2), 60)}
+    options = [rungs for rungs in sorted(ladders) if fitting(size, core_for(size, rungs) - forgiven)]
     if not options:
         return None
 
@@ -300,14 +302,6 @@ def _decreasing_root(excess: Callable[[float], float], guess: float, factor: flo
     while height(zero) > 0:
         zero += tolerance / 2
     return math.exp(zero)
-
-
-def _ladders(size: int, steepness: float) -> list[int]:
-    """Numbers of rungs worth trying: tests with normal noise of `steepness` rungs cost as much as the releases."""
-    high = min(max(64, math.ceil(40 * steepness)), size // 4)
-    return sorted(
-        {max(2, round(rungs)) for rungs in np.geomspace(max(2.0, min(3 * steepness, high)), max(high, 2), 60)}
-    )
 
 
 def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int) -> float:

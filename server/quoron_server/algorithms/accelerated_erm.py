@@ -367,7 +367,9 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         spread = far if far > FARTHER * near else near  # c allows for less
         if problem.beliefs.gradient_deviation is None and problem.beliefs.isotropic is None:
             spread = math.hypot(spread, UNLIKE * problem.lipschitz)
-        return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * spread)
+        # Pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail.
+        width = max(FARTHER, math.sqrt(float(chdtri(problem.dimension, 1 - (1 - BEYOND))) / problem.dimension))
+        return min(2 * problem.lipschitz, width * math.sqrt(2) * spread)
 
     def forgiven(self, cohort: int) -> int:
         """`forgiven` of pairs beyond τ."""
@@ -383,12 +385,6 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
 
 
 _Tried = tuple[Inputs, Family, int]  # and which of the family's steps
-
-
-@lru_cache(maxsize=64)
-def _width(dimension: int) -> float:
-    """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
-    return max(FARTHER, math.sqrt(float(chdtri(dimension, 1 - (1 - BEYOND))) / dimension))
 
 
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------

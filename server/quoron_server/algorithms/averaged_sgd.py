@@ -166,13 +166,7 @@ def step_grid(problem: Problem, rounds: int) -> list[float]:
         centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
         return [float(centre * factor) for factor in np.geomspace(0.1, 1000, 17)]
     largest = 2.0 if problem.beliefs.curvature == "isotropic" else 1.0
-    return [product / problem.beta for product in _products(largest)]
-
-
-@lru_cache(maxsize=16)
-def _products(largest: float) -> tuple[float, ...]:
-    """ηβ to try, up to `largest`."""
-    return tuple(map(float, np.geomspace(largest / 100, largest, 17)))
+    return [float(product) / problem.beta for product in np.geomspace(largest / 100, largest, 17)]
 
 
 def suffix_grid(problem: Problem, rounds: int) -> list[int]:

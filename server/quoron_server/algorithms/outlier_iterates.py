@@ -146,7 +146,8 @@ def item_deviation(problem: Problem, squared_distance: Number) -> Number:
 def distance(problem: Problem, stage: Stage, deviation: Number, damping: Number) -> Number:
     """Root mean square distance of two honest chains' averages, an upper bound up to the model of the curvature."""
     steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
-    return stage.step_size * deviation * apart(steps, suffix) * damping
+    length: Number = stage.step_size * deviation * apart(steps, suffix) * damping
+    return length
 
 
 def relaxation(problem: Problem, stage: Stage) -> tuple[Number, Number]:
@@ -178,9 +179,9 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], factor: float) -> Cour
     every = Stage(*(np.array([getattr(stage, name) for stage in stages]) for name in Stage.__slots__))
     steps, suffix = every.users * problem.items_per_user, every.averaged * problem.items_per_user
     kept = np.maximum(0.0, 1 - every.step_size * typical)
-    known = *relaxation(problem, every), *averaging(kept, steps, suffix), averaging(kept, steps, 1)[1]
+    curved = *relaxation(problem, every), *averaging(kept, steps, suffix), averaging(kept, steps, 1)[1]
     radii = []
-    for stage, decay, damping, bias, variance, wandering in zip(stages, *known, strict=True):
+    for stage, decay, damping, bias, variance, wandering in zip(stages, *map(np.asarray, curved), strict=True):
         deviation = item_deviation(problem, remaining**2 + spread + bent**2)
         radii.append(factor * distance(problem, stage, deviation, damping))
         remaining = remaining * decay
@@ -293,7 +294,7 @@ def _check(inputs: _Inputs) -> None:
 def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
     problem, release_of = inputs.problem, inputs.asked(partial(robust_mean.release, name=NAME))
     chains, drafts = found.of.chains, found.of.stages
-    releases = {users: release_of(chains, users) for users in dict.fromkeys(stage.users for stage in drafts)}
+    releases = {users: release_of(chains, float(users)) for users in dict.fromkeys(stage.users for stage in drafts)}
     built = [releases[stage.users] for stage in drafts]
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
@@ -331,10 +332,10 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(
                 f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}."
             )
-        if not isinstance(phase.release, OneShot):
-            raise VerificationError(f"Expected a lottery, got {phase.release}.")
         verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
     for release in {phase.release for phase in p.phases}:
+        if not isinstance(release, OneShot):
+            raise VerificationError(f"Expected a lottery, got {release}.")
         verify_one_shot(release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
 
 

@@ -15,7 +15,7 @@ numbers alone. Statement and proof: docs/privacy/two-servers.md.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +232,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     limit = privacy.server_epsilon or privacy.epsilon
     left = privacy.delta if privacy.min_cohort is None else min_cohorts.rest(limit, privacy.delta, 0.0)[1]
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
-    whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
+    whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), own_options.summed(options)
+    if getattr(options, "rate", 1.0) is None:  # everybody is in every round: cohorts would be drawn in secret
+        options = replace(options, rate=1.0)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
@@ -252,13 +254,6 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     if privacy.server_epsilon is not None:  # no more is charged than is spent
         limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))
     return _both(own, together, limit, privacy)
-
-
-def _asking_all(options: Any) -> Any:
-    """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
-    options = own_options.summed(options)
-    drawn = "rate" in {each.name for each in fields(options)} and options.rate is None
-    return replace(options, rate=1.0) if drawn else options
 
 
 def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:

@@ -383,23 +383,17 @@ def _best_of(problem: Problem, pairs: Matrix, alike: Sequence[Shape]) -> tuple[f
     return float(risks[place]), Schedule(int(cohorts[place[1], 0]), chosen)
 
 
-def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:
-    """Return users asked in each of exactly `rounds` rounds; Infeasible if there are too few for disjoint cohorts."""
-    cohort = cohort_size or problem.users // rounds
-    if cohort < 1 or rounds * cohort > problem.users:
-        least = max(1, cohort)
-        condition = f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}"
-        raise Infeasible.too_few(name, condition, rounds * least, also=", or fewer rounds")
-    return cohort
-
-
 def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, most: int = 10**12) -> Sequence[int]:
-    """Cohort sizes to try: what options fix, else those from `least` to `most` that fill so many `rounds`."""
+    """Cohort sizes to try: what options fix, else those from `least` to `most` that fill so many `rounds`.
+
+    Infeasible if there are too few users for as many disjoint cohorts as options fix.
+    """
     problem, options = inputs.problem, inputs.options
-    if options.rounds:
-        return [cohort_for(inputs.name, problem, options.rounds, options.cohort_size)]
-    if options.cohort_size:
-        return [options.cohort_size]
+    if options.rounds and (enough := options.rounds * (size := max(1, options.cohort_size or 0))) > problem.users:
+        condition = f"n={problem.users:,} users cannot fill {options.rounds:,} cohorts of {size:,}"
+        raise Infeasible.too_few(inputs.name, condition, enough, also=", or fewer rounds")
+    if options.cohort_size or options.rounds:
+        return [options.cohort_size or problem.users // options.rounds]
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 

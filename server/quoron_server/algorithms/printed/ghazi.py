@@ -403,6 +403,7 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     gentle *= bound / problem.domain.half_width
     few = math.log(n * d / delta) ** 2 / epsilon
     found = medians_epsilon(numbers, problem, delta)
+    why = "steps do not contract" if steep > 2 else f"what it finds is above {LARGEST_EPSILON:g}"
     conditions = (
         _as_printed(options.cohort_size, _medians_cohort(problem, epsilon, delta)),
         (n >= few, _few(few, n, "Appendix C.2", "log²(nd/δ)")),
@@ -423,7 +424,7 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
             "Lemma 36 takes a score to move by 1 where (17) says 2; as only the conjunction of the tests is released, "
             "they cost what docs/privacy/median-sgd.md#md2 says.",
         ),
-        (math.isfinite(found), _uncovered(steep)),
+        (math.isfinite(found), f"Our accountant (docs/privacy/median-sgd.md#md2) finds no ε: {why}."),
     )
     return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
 
@@ -449,11 +450,6 @@ def _few(least: float, users: int, where: str, what: str) -> str:
 def _enough(scale: float, proof: float, lemmas: str) -> tuple[bool, str]:
     holds = scale >= proof * (1 - 1e-12)
     return holds, f"σ_s is {proof / scale:,.4g} times smaller than {lemmas} ask for by their own constants."
-
-
-def _uncovered(steep: float) -> str:
-    why = "steps do not contract" if steep > 2 else f"what it finds is above {LARGEST_EPSILON:g}"
-    return f"Our accountant (docs/privacy/median-sgd.md#md2) finds no ε: {why}."
 
 
 def _risk(problem: Problem, numbers: PhasesAsPrinted, steep: float) -> float | None:

@@ -80,19 +80,15 @@ class PrintedIterateParameters(PrintedParameters, ChainRounds):
     phases: tuple[ChainPhase, ...]
 
 
-def chains_of(problem: Problem, privacy: Privacy) -> int:
-    """C = 100 log(20 n m e^ε / δ) / ε (line 2), rounded up to a multiple of six: C/2 and 2C/3 are whole chains."""
-    items = 20 * problem.users * problem.items_per_user
-    return 6 * math.ceil(100 * (math.log(items / privacy.delta) + privacy.epsilon) / privacy.epsilon / 6)
-
-
 def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
     """Return every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
     search.require_options(options, "shrink", most=2.0)
     search.require_options(options, "power", most=5.0)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
-    chains, lipschitz, last = chains_of(problem, privacy), problem.lipschitz, phases_of(n)  # C, L, l
+    # C = 100 log(20 n m e^ε / δ) / ε (line 2), rounded up to a multiple of six: C/2 and 2C/3 are whole chains.
+    chains = 6 * math.ceil(100 * (math.log(20 * n * m / delta) + epsilon) / epsilon / 6)
+    lipschitz, last = problem.lipschitz, phases_of(n)  # L, l
     fewest = phase_users(n, options.shrink, last)
     if chains > LARGEST_COHORT:
         raise Infeasible(NAME, f"line 2 has {chains:,} chains, and tests take {LARGEST_COHORT:,}", "a larger epsilon")
