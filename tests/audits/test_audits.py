@@ -47,6 +47,7 @@ SECOND_LOOKS = {
     "local reports in a loop",  # "local reports by an engine", and "a clipped mean in a loop"
     "the account of cohorts by coins",  # "cohorts by coins"
     "mean-sgd",  # tests/contracts replays it, calibrated and as printed
+    "winsorised mean",  # which replays `winsorised-erm`, and tests/privacy enumerates choices of ranges
     "hidden cutoff",  # "hidden cutoff, by ratios"
     "noisy tests of many users",  # "noisy test"
     "users far away",  # tests/privacy/test_learnt_mean.py replays all releases

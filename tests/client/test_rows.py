@@ -169,7 +169,7 @@ def one_row(**values):
 
 
 class TestNoValueIsAnError:
-    @settings(derandomize=True, deadline=None, max_examples=60)
+    @settings(derandomize=True, deadline=None, max_examples=30)
     @given(
         cells=st.lists(st.sampled_from(CELLS), min_size=6, max_size=6), missing=st.sampled_from(["drop", "midpoint"])
     )

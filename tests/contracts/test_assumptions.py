@@ -32,7 +32,20 @@ SECRET = {  # algorithms that may sample, whatever their options; each has a pla
     "accelerated-erm",
 }
 every_plan = pytest.mark.parametrize("name", EVERY)
-min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["alone", "min_cohort"])
+LONG = ("filtered-sgd", "accelerated-erm")  # to plan for a minimum cohort; "median-sgd" and "outlier-gd" test alike
+alone_and_with_a_min_cohort = pytest.mark.parametrize(
+    ("name", "privacy"),
+    [
+        pytest.param(
+            name,
+            privacy,
+            id=f"{name}-{title}",
+            marks=[pytest.mark.slow] if name in LONG and privacy is MIN_COHORT else [],
+        )
+        for title, privacy in (("alone", PRIVACY), ("min_cohort", MIN_COHORT))
+        for name in EVERY
+    ],
+)
 
 
 def asked(plan: RunPlan, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,16 +65,14 @@ def draws_secretly(name: str, privacy: Privacy) -> bool:
     return not (np.array_equal(users, others) and np.array_equal(places, elsewhere))
 
 
-@min_cohorts
-@every_plan
+@alone_and_with_a_min_cohort
 def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
     assert plan.guarantee.rests_on(Kind.SECRET_COHORTS) == draws_secretly(name, privacy)
     assert plan.algorithm in SECRET or not plan.guarantee.rests_on(Kind.SECRET_COHORTS)
 
 
-@min_cohorts
-@every_plan
+@alone_and_with_a_min_cohort
 def test_early_ends_are_refused_to_whoever_rests_on_secret_cohorts(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
     if not draws_secretly(name, privacy):
@@ -108,8 +119,7 @@ def test_every_rule_answers_what_follows_from_the_parameters(name: str, kind: Ki
     assert plan.guarantee.rests_on(kind) == (kind in {each.kind for each in plan.parameters.assumptions(plan.problem)})
 
 
-@min_cohorts
-@every_plan
+@alone_and_with_a_min_cohort
 def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_row(
     name: str, privacy: Privacy
 ) -> None:
@@ -120,8 +130,7 @@ def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_
     assert plan.guarantee.rests_on(Kind.UNMOVED_PARTICIPATION) == (contracts or counted)
 
 
-@min_cohorts
-@every_plan
+@alone_and_with_a_min_cohort
 def test_a_promise_that_forgets_what_it_rests_on_is_refused(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
     for assumption in derived(plan):

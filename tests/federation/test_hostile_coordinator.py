@@ -549,7 +549,7 @@ def speaking(speaker: Speaker, certificate: Path, key: Path) -> Iterator[tuple[i
 class TestALinkThatSpeaksNoProtocol:
     @pytest.mark.parametrize(
         "speaker",
-        by_default([half_a_frame, nonsense, silence, frames_without_end], [half_a_frame, nonsense, frames_without_end]),
+        by_default([half_a_frame, nonsense, silence, frames_without_end], [nonsense, frames_without_end]),
     )
     async def test_is_left_after_a_while_and_tried_again(
         self, data: Path, speaker: Speaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

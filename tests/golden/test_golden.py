@@ -12,11 +12,19 @@ from golden import recording
 PARTS = [(name, part) for name, (parts, _) in recording.RECORDERS.items() for part in parts]
 # Of those that take long and are recorded by others in the main: `runs` has every algorithm, `plans` every constraint.
 ALIKE = {
-    "releases": {"train a rare label", "train undeclared", "train undeclared with people held out", "evaluate"},
+    "releases": {
+        "tune",
+        "train rows",
+        "train a rare label",
+        "train undeclared",
+        "train undeclared with people held out",
+        "evaluate",
+    },
+    "commands": {"classes", "predict"},
     "judged": {"sampled lottery"},
     "verdicts": {"outlier-gd"},
     "mechanisms": {f"{form}, sampled{how}" for form in ("pair", "lattice") for how in (" often", ", there or not")}
-    | {"lattice, choices"},
+    | {"lattice, choices", "pair, gaussian and sampled", "searches"},
     "models": {*recording.RECORDERS["models"][0]} - {*EVERY_QUESTION, "dp-sgd-wor"},
     "constants": {"two classes of two outputs", "a tenth may be hostile", "a rare class", "a pull"}
     | {"a near optimum", "ten classes", "known gradients"},

@@ -172,7 +172,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("layout", WRITE)
+@pytest.mark.parametrize("layout", by_default(WRITE, ["sorted"]))
 def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monkeypatch):
     monkeypatch.setattr(index, "PIECE", 1 << 22)
     table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)

@@ -112,6 +112,7 @@ def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(led
     assert regression.model_.encoding.label.high == X.age.max()
 
 
+@pytest.mark.slow
 @SEEDED
 def test_models_bend_by_an_argument_and_have_no_coefficients_then() -> None:
     parted, middle = (X.age - 50).abs() > 25, {"random_state": 1, "algorithm": "auto", "rounds": None}

@@ -104,6 +104,7 @@ def test_every_setting_of_a_federation_can_be_rehearsed(more: tuple[str, ...]) -
     assert run.summary.epsilon == 8
 
 
+@pytest.mark.slow
 def test_methods_are_compared_by_risk_and_rounds_and_shown_again(quoron: Command) -> None:
     methods = ("--algorithms", "one-pass-dp-sgd,accelerated-srgd", "--seeds", "2", "--engine", "inline:workers=1")
     said = quoron("compare", "quickstart", *settings()[:-4], *methods, "--out", "several")
