@@ -104,6 +104,10 @@ SHARED: dict[str, Any] = {  # options that several commands have
     "seed": Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")],
     "out": Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")],
     "settings": Settings,
+    "vary": Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
+    ],
     "population": Population,
 }
 ZeroOut = Annotated[int | None, typer.Option(help="Hide who is there at all: so many users at most.")]
@@ -139,6 +143,8 @@ def asks(*names: str) -> Callable[[Command], Command]:
         @wraps(command)
         def asked(**given: Any) -> None:
             said = {name: given.pop(name) for name in kinds}
+            if "vary" in said:
+                said["vary"] = sweep(said["vary"] or ())
             columns = {name: read(name, texts) for name in TYPED if (texts := said.pop(name))}
             command(asked=said | {"columns": columns or None, "settings": said["settings"] or ()}, **given)
 
@@ -268,14 +274,10 @@ def example(
         print(path)
 
 
-@asks("epsilon", "delta", "out", "settings", "population")
+@asks("epsilon", "delta", "out", "settings", "vary", "population")
 def tune(
     asked: Asked,
     source: OwnTable,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
-    ] = None,
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
     ] = None,
@@ -299,7 +301,7 @@ def tune(
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
     names = None if algorithms is None else _listed(algorithms)
-    asked |= {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    asked |= {"algorithms": names, "holdout": holdout}
     tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     if dry_run:
@@ -310,17 +312,13 @@ def tune(
     showing.show(tuned, as_json=as_json)
 
 
-@asks("epsilon", "settings")
+@asks("epsilon", "settings", "vary")
 def compare(
     asked: Asked,
     source: Source = "quickstart",
     algorithms: Annotated[
         str | None,
         typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that guarantee privacy without."),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
     ] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
@@ -333,7 +331,7 @@ def compare(
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     names = None if algorithms is None else _listed(algorithms)
-    asked |= {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds, "out": out, "engine": engine}
+    asked |= {"algorithms": names, "seeds": seeds, "out": out, "engine": engine}
     comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(comparison, as_json=as_json)
 
