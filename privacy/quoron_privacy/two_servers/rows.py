@@ -283,10 +283,10 @@ def _norm_counts(spec: RoundSpec, radius: float, transform: Matrix | None, centr
         if matrix is None:
             loops.add_norm_counts(checked(rows, d), around, here, *units, weights, soft, total[:d], total[d:])
             return
-        given, made = checked(rows, len(matrix), parts=True), np.empty((len(rows), d))
-        if given.shape[1] // len(matrix) * matrix.shape[1] != d:
-            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {given.shape}.")
-        loops.whitened(given, matrix, around, made)
+        rows, made = checked(rows, len(matrix), parts=True), np.empty((len(rows), d))
+        if rows.shape[1] // len(matrix) * matrix.shape[1] != d:
+            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {rows.shape}.")
+        loops.whitened(rows, matrix, around, made)
         loops.add_norm_counts(made, zero, here, *units, weights, soft, total[:d], total[d:])
 
     return add
