@@ -308,7 +308,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Return a stage's event: `ESTIMATES`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
         return next((json.loads(row["event"]) for row in self._committed() if row["round"] == stage), None)
 
-    def release_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:
+    def draw_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:
         """Return what a charged run released at a stage; if that is nothing yet, draw it now and commit it.
 
         `draw` gives ledger entries and a JSON-compatible event. Nobody sees what a kill left uncommitted.

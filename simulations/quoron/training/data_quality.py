@@ -111,7 +111,7 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
             "table_health": drawn(quality, prepared.scene.held, SecureNoise.fresh(), among).tolist()
         }
 
-    return quality.shares(np.array(own.release_once(PREFACE, draw)["table_health"], np.float64))
+    return quality.shares(np.array(own.draw_once(PREFACE, draw)["table_health"], np.float64))
 
 
 def drawn(quality: DataQuality, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:

@@ -232,7 +232,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
             released, entries = estimating.release(prepared.scene, among=trained)
             return entries, {"estimates": released}
 
-        found, said, run = own.release_once(ESTIMATES, draw)["estimates"], own.released(PLANNED), None
+        found, said, run = own.draw_once(ESTIMATES, draw)["estimates"], own.released(PLANNED), None
         if said is None:
             run, refused = _planned_for(prepared, found)
             said = {"refused": refused}
