@@ -25,10 +25,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.prefix import noise as prefix_noise
-from quoron_privacy.prefix.noise import FACTORISATIONS
-from quoron_server.algorithms import ALGORITHMS, one_epoch
-from quoron_server.algorithms.printed import choquette_choo
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
 from quoron_server.plan import Budget, Privacy
 from quoron_server.problem import Beliefs, Problem
@@ -498,22 +495,6 @@ class TestPage:
         assert len(numbers) == len(computed)
         for row, expected in zip(numbers, computed, strict=True):
             assert row == pytest.approx(expected, rel=0.02)  # three digits on the page
-
-    def test_every_name_beside_a_line_exists(self):
-        owners = [
-            choquette_choo,
-            one_epoch,
-            prefix_noise,
-            prefix_noise.PrefixNoise,
-        ]
-        owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, one_epoch.OneEpoch]
-        owners += [one_epoch.AcceleratedSRGD]
-        modules = {"plan", "variants", "quoron_server", "algorithms", "printed", "choquette_choo", "one_epoch", "base"}
-        modules |= {"accelerated_srgd", *FACTORISATIONS, *ALGORITHMS, "gradient_sum"}
-        section = PAGE.read_text().split("## Line by line")[1].split("### Filled in")[0]
-        for token in re.findall(r"`([\w.-]+)`", section):
-            for name in token.split(".") if token not in ALGORITHMS else ():
-                assert name in modules or any(hasattr(owner, name) for owner in owners), token
 
     def test_where_equation_19_can_be_carried_out(self):
         for users, batch in ((589_716, 1.0), (754_716_769, 100.0)):

@@ -15,6 +15,7 @@ from quoron.training import estimated
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
+from quoron_server.algorithms.whitened import method
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
 BENT = COLUMNS | {"curves": 3, "pairs": 2}
@@ -107,6 +108,28 @@ def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
     monkeypatch.setattr(Encoding, "groups", ())
     together = np.mean([larger(draw) for draw in range(2)])
     assert apart < 1.02 < 1.04 < together
+
+
+def test_labels_at_an_end_of_their_range_spoil_no_curves_of_columns_that_are_nearly_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all are 0, of 0 to 200: errors are at most 1 % above those of the mean; else they are five times as large."""
+    columns: dict[str, Any] = {"numeric": {f"x{place}": [0, 1] for place in range(4)}, "curves": 4, "pairs": 2}
+    asked: dict[str, Any] = {"user": "who", "epsilon": 8.0, "items_per_user": 5, "progress": False, "columns": columns}
+    asked |= {"label": {"column": "y", "range": [0, 200]}, "seed": 0}
+    rng = np.random.Generator(np.random.Philox(0))
+    x = rng.random((3750, 4))
+    x[:, 3] = np.clip(x[:, 0] + 0.02 * rng.standard_normal(3750), 0, 1)
+    y = np.clip(4 * ((x[:, :2] - 0.5) @ np.array([3, 2]) + rng.standard_normal(3750) - 3), 0, 200)
+    rows = pd.DataFrame(x, columns=[*columns["numeric"]]).assign(y=y, who=np.arange(3750) // 5)
+
+    def error(name: str) -> float:
+        model = quoron.simulate(rows[:3000], out=tmp_path / name, **asked).model
+        return float(np.sqrt(np.mean((model.predict(rows[3000:]) - y[3000:]) ** 2)) / y[3000:].std())
+
+    assert error("level first") < 1.01
+    monkeypatch.setattr(method, "LEVEL_ALONE", 1000)
+    assert error("all at once") > 3
 
 
 def test_a_model_of_curves_is_saved_loaded_and_shown_without_coefficients(bent: Any, folder: Path) -> None:

@@ -255,6 +255,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 RESTORED, BEYOND_RESTORED = 0.5, 50.0  # share of what clipping takes by the model that is given back; BEYOND if any is
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of numbers, is shrunk as well: by itself
+LEVEL_ALONE = 5  # gradients, from which on the first step moves the labels' mean alone
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP = 3.0  # α of a tail r^-α below which π* falls, by its square
 LEAST_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
@@ -564,6 +565,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         estimate, known = wanted.ravel(), variances.ravel()
         if self._law.level:  # the labels' mean, however far from 0, says nothing of how large slopes are
             level = shrunk(estimate[-1:], known[-1:]) if p.resolution < FAINT_LEVEL else estimate[-1:]
+            if state.round == 0 and p.gradients >= LEVEL_ALONE:  # far from it users differ by features, not by slopes
+                return np.append(np.zeros(len(estimate) - 1), level)
             slopes = in_groups(estimate[:-1], known[:-1], self._groups[:-1])
             return np.append(slopes, level)
         slopes = in_groups(estimate, known, self._groups)
