@@ -113,7 +113,7 @@ def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
 def test_labels_at_an_end_of_their_range_spoil_no_curves_of_columns_that_are_nearly_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nearly all are 0, of 0 to 200: errors are at most 1 % above those of the mean; else they are five times as large."""
+    """Nearly all are 0, of 0 to 200: errors are at most 1 % above those of the mean; otherwise five times as large."""
     columns: dict[str, Any] = {"numeric": {f"x{place}": [0, 1] for place in range(4)}, "curves": 4, "pairs": 2}
     asked: dict[str, Any] = {"user": "who", "epsilon": 8.0, "items_per_user": 5, "progress": False, "columns": columns}
     asked |= {"label": {"column": "y", "range": [0, 200]}, "seed": 0}
