@@ -99,7 +99,7 @@ def second_moment_audits():
     def planned(divisor=USERS, **more):
         return MomentMean.for_mu(dimension=2, users=divisor, mu=MU, presence=False, **more)
 
-    honest = planned()
+    honest, left_out = planned(), planned(adjacency="zero-out")
 
     def world(own, number, noise=honest):
         rows = np.array([factors["e1"]] * USERS)
@@ -119,10 +119,13 @@ def second_moment_audits():
         events(world, ends=("e1", "e2"), delta=delta, draws=draws),
         {
             "an orthogonal user": case(draws=10_000, least=0.3),
-            "left out": case(noise=planned(adjacency="zero-out"), ends=("e1", "absent")),
+            "left out": case(noise=left_out, ends=("e1", "absent")),
         },
         {
             "a quarter of the noise": case(noise=replace(honest, scale=honest.scale / 4), draws=3_000, beyond=2),
+            "left out, a 16th of the noise": case(
+                noise=replace(left_out, scale=left_out.scale / 16), ends=("e1", "absent"), draws=3_000, beyond=2
+            ),
             "a divisor that counts who answered": case(noise=replace(planned(50), users=USERS), beyond=3),
         },
     )
