@@ -193,8 +193,10 @@ def test_no_height_that_is_left_out_is_worse(size, steep, shares):
     heights, width = np.arange(low, high + 1), high - low
     for points, worst in zip(lost, largest_ratios(size, low, high, np.array(lost)), strict=True):
         below = size * (size - heights) * width - points * (high - heights)
-        ratios = 2 * ((size - heights) * width + points) / below
-        assert worst == (ratios.max() if below.min() > 0 else np.inf)
+        if below.min() <= 0:
+            assert worst == np.inf
+        else:
+            assert worst == (2 * ((size - heights) * width + points) / below).max()
 
 
 def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
