@@ -291,6 +291,6 @@ def test_no_scale_takes_more_looks_than_samples_are_counted_for():
     width, looks = 2.0 / learnt_mean.MOST_PLACES, 1
     while not learnt_mean.near_enough(width, learnt_mean.SMALLEST):
         width, looks = max(3 * width / learnt_mean.MOST_PLACES, 3 * learnt_mean.SMALLEST), looks + 1
-    assert (looks + 1) * learnt_mean.TRIES <= learnt_mean.LOOKS
+    assert looks + 1 <= learnt_mean.LOOKS
     for scale in (learnt_mean.SMALLEST, 1.0):
         assert len(learnt_mean.bins_around(scale, 1.0, 1e12)) <= learnt_mean.MOST_PLACES

@@ -89,8 +89,7 @@ _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
 _ABOVE, BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
-TRIES = 3  # at the place and what lies around it
-LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
+LOOKS = 5  # at most, by the smallest scale: four at the place and one around it
 LEAST_LAST = 0.3  # of μ² for the mean
 _WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
 _WIDTH = 3.0  # scales that a bin of place is wide
@@ -224,23 +223,17 @@ class LearntMean:
         pairs, unit = told.pairs(top, spend(first), public), 1 / strength
         scale = scale_of(pairs, told.scale, top, self.bound, unit)
         left, keep = 1.0 - first, place + around + LEAST_LAST  # keep: for another look and the mean
-        for _ in range(TRIES):
-            low, high, near = -self.bound, self.bound, False
-            while not near:
-                edges = places(low, high, scale)
-                centre, width = place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
-                left -= place
-                low, high = centre - 1.5 * width, centre + 1.5 * width
-                near = near_enough(width, scale) or left < keep
-            scale = max(scale, width / 3)
-            edges = bins_around(scale, self.bound, strength)
-            edges = np.clip(edges, -self.bound - centre, self.bound - centre)
-            shares, deviation = told.shares(centre + edges, spend(around)), told.scale
-            left -= around
-            wider = missed(shares, edges, scale)
-            if wider is None or left < keep:
-                break
-            scale = wider
+        low, high, near = -self.bound, self.bound, False
+        while not near:
+            edges = places(low, high, scale)
+            centre, width = place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
+            left -= place
+            low, high = centre - 1.5 * width, centre + 1.5 * width
+            near = near_enough(width, scale) or left < keep
+        scale = max(scale, width / 3)
+        edges = np.clip(bins_around(scale, self.bound, strength), -self.bound - centre, self.bound - centre)
+        shares, deviation = told.shares(centre + edges, spend(around)), told.scale
+        left -= around
         deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
         found = interval_of(shares, deviations, edges, scale, unit / 2)
@@ -895,15 +888,6 @@ def bins_around(scale: float, bound: float, strength: float) -> Vector:
     while side[-1] < 2 * bound:
         side.append(side[-1] * (ratio if side[-1] < 32 * scale else 2.0))
     return np.concatenate([-np.array(side[::-1]), [0.0], side])
-
-
-def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
-    """None where most users are around zero; else how far from it half of them are."""
-    if shares[np.abs(edges[:-1] + edges[1:]) < 16 * scale].sum() > 0.4:
-        return None
-    half = len(shares) // 2
-    enough = np.cumsum(shares[half:] + shares[:half][::-1]) > 0.5
-    return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
