@@ -98,7 +98,6 @@ _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on 
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
 MOST_NODES = 64  # where far users are located, to a side
 _NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
-_SEEN = 0.001  # the same of nodes where shares showed users
 _INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
 _MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
@@ -243,7 +242,7 @@ class LearntMean:
         size, more = 2 * len(nodes), 2 * len(nodes) - 2
         mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
         value, own = interval_combined(mean, found, narrow, unit)
-        far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
+        far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes)
         return Learnt(
             np.array([centre + value + far]),
             np.array([centre + found.middle]),
@@ -830,7 +829,6 @@ class Interval:
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
     ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which nodes locate users
-    groups: tuple[float, ...] = ()  # where some surely are there, from the middle
 
     @property
     def middle(self) -> float:
@@ -936,9 +934,8 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
     ends = float(min(low[at], low[near].min(initial=low[at]))), float(max(high[to], high[near].max(initial=high[to])))
     reach = np.where(near, above[to] - below[at], 0.0)
     noise = math.sqrt(float(np.sum((trust * reach * deviations) ** 2)))
-    groups = tuple((middles - middle)[known & (shares > least) & ~near].tolist())
     outside = float(np.sum(users * reach))
-    return Interval(float(low[at]), float(high[to]), outside, noise, float(min(1.0, least.max())), ends, groups)
+    return Interval(float(low[at]), float(high[to]), outside, noise, float(min(1.0, least.max())), ends)
 
 
 def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: float) -> Narrow:
@@ -987,15 +984,12 @@ def rows_of(values: Vector, found: Interval, narrow: Narrow, nodes: Vector) -> M
     return ordered
 
 
-def interval_far(means: Vector, unit: float, nodes: Vector, groups: tuple[float, ...]) -> tuple[float, float, float]:
+def interval_far(means: Vector, unit: float, nodes: Vector) -> tuple[float, float, float]:
     """(what users at the nodes add to the mean, its noise, how far the last lies): those that stand out of `unit`."""
     total, noise, reach = 0.0, 0.0, 0.0
+    chances = np.maximum(1e-12, _INTERVAL_FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
+    least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
     for sign, own in zip((1.0, -1.0), means.reshape(2, -1), strict=True):
-        chances = np.maximum(1e-12, _INTERVAL_FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
-        for group in groups:
-            if sign * group > 0:
-                chances[np.argmin(np.abs(np.log(nodes[1:] / abs(group))))] = _SEEN
-        least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least
         for first in (*pairs, *np.flatnonzero(counts)):  # a user between two nodes counts at both
