@@ -175,11 +175,11 @@ class LearntMean:
             part, deviation = joined(deviation, radius * scale)
             centre, radius = centre + part * radius * mean, reach(typical, radius, deviation, d)
 
-        start, most, there, back, uneven = np.zeros(d), self.bound, np.eye(d), np.eye(d), 0.0
+        start, most, there, back = np.zeros(d), self.bound, np.eye(d), np.eye(d)
         if shares.shape:
             within = min(radius, typical + deviation * math.sqrt(d))
             moment = told.moment(centre, within, mu * math.sqrt(shares.shape))
-            there, back, uneven = rounder(moment, told.scale)
+            there, back = rounder(moment, told.scale)
             told.move(centre, there)
             most = float(np.linalg.norm(there, 2)) * (self.bound + float(np.linalg.norm(centre)))
             deviation *= float(np.linalg.norm(there)) / math.sqrt(d)
@@ -201,7 +201,7 @@ class LearntMean:
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
-        radii = radii_of(held, users=self.users, dimension=d, unit=unit, uneven=uneven * deviation)
+        radii = radii_of(held, users=self.users, dimension=d, unit=unit)
         shells = shells_of(radii.wide, held.most, d)
         near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
         size = (2 + len(shells)) * d + len(shells)
@@ -536,22 +536,20 @@ def shape_share(strength: float, dimension: int) -> float:
     return min(_MOST_SHAPE, max(_LEAST_SHAPE, (edge * dimension / _EDGE) ** 2))
 
 
-def rounder(moment: Matrix, scale: float) -> tuple[Matrix, Matrix, float]:
-    """Return a map that makes users rounder and keeps typical lengths, its inverse, and how uneven they still are.
+def rounder(moment: Matrix, scale: float) -> tuple[Matrix, Matrix]:
+    """Return a map that makes users rounder and keeps typical lengths, and its inverse.
 
     Noise for a radius R of rows divided by s is R s in their own units. Σ s² times R², which is as Σ λ / s², is least
-    at s² = √λ. Second moments λ are drawn to their mean as far as noise explains how they differ. Uneven is their
-    deviation, over d times their mean.
+    at s² = √λ. Second moments λ are drawn to their mean as far as noise explains how they differ.
     """
     values, vectors = np.linalg.eigh(moment)
     d, even, least = len(values), float(values.mean()), math.sqrt(2 * len(values)) * scale
     part = 1 - _CAUTION * (d + 1) / 2 * scale**2 / max(float(values.var()), 1e-300)
     if part <= 0 or even <= least / d:
-        return np.eye(d), np.eye(d), 0.0
+        return np.eye(d), np.eye(d)
     drawn = np.maximum(even + part * (values - even), least)
     factors = drawn**-0.25 * math.sqrt(drawn.sum() / np.sqrt(drawn).sum())
-    left = drawn * factors**2
-    return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T, float(left.std() / left.mean()) / d
+    return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T
 
 
 def joined(deviation: float, other: float) -> tuple[float, float]:
@@ -680,12 +678,8 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
     return seen if seen.any() else shares == shares.max()
 
 
-def radii_of(held: Held, *, users: int, dimension: int, unit: float, uneven: float) -> Radii:
-    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1.
-
-    In the longest of uneven directions the narrow mean shows less of a move than in others; the centre is off by
-    `uneven` in those.
-    """
+def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
+    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
@@ -705,7 +699,6 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float, uneven: flo
     heard = np.maximum(kept, _LEAST_KEPT)
     missed = lengths - shown / heard[:, None]
     scatter = np.sum(shares * missed**2, axis=1) / users / dimension
-    scatter += ((across - along) / heard * uneven) ** 2
     noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * narrow[:, 0] / heard) ** 2 + scatter)
     best = int(np.argmin(noise))
     if math.isinf(noise[best]):
