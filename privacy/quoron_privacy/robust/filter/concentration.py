@@ -301,7 +301,7 @@ def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float) -> tuple
 
 
 def _ends(view: View, tau: float) -> list[float]:
-    """Return where shells end: at SHARES of all users, so that far ones spoil no bound but their own, and at the reach."""
+    """Return where shells end: at SHARES of all users, as far ones spoil their own shell alone, and at the reach."""
     places = (np.array(SHARES) * (len(view.order) - 1)).astype(np.int64)
     return sorted({min(float(end), REACH / tau) for end in [*view.radii[view.order[places]], math.inf]})
 
