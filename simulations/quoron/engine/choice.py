@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from quoron.arguments import shortened
 from quoron.data.users import Users
-from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
+from quoron.engine.inline import Indices, InlineEngine, Told, held_or_again, part_of, together
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron.toml_text import pairs
@@ -89,7 +89,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
-        return looked_at_again(self._answers, question, self.population.dimension) or self._answers(question)
+        return held_or_again(self._answers, question, self.population)
 
     def _answers(self, question: Question) -> Any:
         if self._threads is None:
