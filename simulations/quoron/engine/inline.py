@@ -48,6 +48,7 @@ from quoron_client.protocol.questions import (
     Matrix,
     MomentAndGradient,
     Question,
+    SecondMoment,
     Task,
     summed,
 )
@@ -127,12 +128,12 @@ def held_or_again(ask: Callable[[Question], Told], question: Question, populatio
 
     Factors have as many rows as the user of most items, where all items lie in one place: their zeros take no time.
     """
-    if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
-        return ask(question)
     items: Held | None = getattr(population, "held", None)
-    if items is not None and question.task.rows is None:
+    if isinstance(question.task, SecondMoment | MomentAndGradient) and items is not None and question.task.rows is None:
         most = min(max(1, items.longest), question.task.dimension)
         question = replace(question, task=replace(question.task, rows=most))
+    if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
+        return ask(question)
     users, numbers = len(question.cohort), prod(question.task.answer_shape(population.dimension))
     if 8 * users * numbers <= HELD:
         return ask(question)
@@ -200,9 +201,10 @@ class InlineEngine:
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        if question.reduction is None:
-            return held_or_again(self.rows, question, self.population)
-        return self._in_pieces(question, self._summed)
+        return held_or_again(self._asked, question, self.population)
+
+    def _asked(self, question: Question) -> Told:
+        return self.rows(question) if question.reduction is None else self._in_pieces(question, self._summed)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
