@@ -89,8 +89,7 @@ _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
 _ABOVE, BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
-TRIES = 3  # at the place and what lies around it
-LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
+LOOKS = 5  # at most, by the smallest scale: four at the place and one around it
 LEAST_LAST = 0.3  # of μ² for the mean
 _WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
 _WIDTH = 3.0  # scales that a bin of place is wide
@@ -99,7 +98,6 @@ _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on 
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
 MOST_NODES = 64  # where far users are located, to a side
 _NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
-_SEEN = 0.001  # the same of nodes where shares showed users
 _INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
 _MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
@@ -177,11 +175,11 @@ class LearntMean:
             part, deviation = joined(deviation, radius * scale)
             centre, radius = centre + part * radius * mean, reach(typical, radius, deviation, d)
 
-        start, most, there, back, uneven = np.zeros(d), self.bound, np.eye(d), np.eye(d), 0.0
+        start, most, there, back = np.zeros(d), self.bound, np.eye(d), np.eye(d)
         if shares.shape:
             within = min(radius, typical + deviation * math.sqrt(d))
             moment = told.moment(centre, within, mu * math.sqrt(shares.shape))
-            there, back, uneven = rounder(moment, told.scale)
+            there, back = rounder(moment, told.scale)
             told.move(centre, there)
             most = float(np.linalg.norm(there, 2)) * (self.bound + float(np.linalg.norm(centre)))
             deviation *= float(np.linalg.norm(there)) / math.sqrt(d)
@@ -203,7 +201,7 @@ class LearntMean:
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
-        radii = radii_of(held, users=self.users, dimension=d, unit=unit, uneven=uneven * deviation)
+        radii = radii_of(held, users=self.users, dimension=d, unit=unit)
         shells = shells_of(radii.wide, held.most, d)
         near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
         size = (2 + len(shells)) * d + len(shells)
@@ -224,23 +222,17 @@ class LearntMean:
         pairs, unit = told.pairs(top, spend(first), public), 1 / strength
         scale = scale_of(pairs, told.scale, top, self.bound, unit)
         left, keep = 1.0 - first, place + around + LEAST_LAST  # keep: for another look and the mean
-        for _ in range(TRIES):
-            low, high, near = -self.bound, self.bound, False
-            while not near:
-                edges = places(low, high, scale)
-                centre, width = place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
-                left -= place
-                low, high = centre - 1.5 * width, centre + 1.5 * width
-                near = near_enough(width, scale) or left < keep
-            scale = max(scale, width / 3)
-            edges = bins_around(scale, self.bound, strength)
-            edges = np.clip(edges, -self.bound - centre, self.bound - centre)
-            shares, deviation = told.shares(centre + edges, spend(around)), told.scale
-            left -= around
-            wider = missed(shares, edges, scale)
-            if wider is None or left < keep:
-                break
-            scale = wider
+        low, high, near = -self.bound, self.bound, False
+        while not near:
+            edges = places(low, high, scale)
+            centre, width = place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
+            left -= place
+            low, high = centre - 1.5 * width, centre + 1.5 * width
+            near = near_enough(width, scale) or left < keep
+        scale = max(scale, width / 3)
+        edges = np.clip(bins_around(scale, self.bound, strength), -self.bound - centre, self.bound - centre)
+        shares, deviation = told.shares(centre + edges, spend(around)), told.scale
+        left -= around
         deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
         found = interval_of(shares, deviations, edges, scale, unit / 2)
@@ -250,7 +242,7 @@ class LearntMean:
         size, more = 2 * len(nodes), 2 * len(nodes) - 2
         mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
         value, own = interval_combined(mean, found, narrow, unit)
-        far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
+        far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes)
         return Learnt(
             np.array([centre + value + far]),
             np.array([centre + found.middle]),
@@ -544,22 +536,20 @@ def shape_share(strength: float, dimension: int) -> float:
     return min(_MOST_SHAPE, max(_LEAST_SHAPE, (edge * dimension / _EDGE) ** 2))
 
 
-def rounder(moment: Matrix, scale: float) -> tuple[Matrix, Matrix, float]:
-    """Return a map that makes users rounder and keeps typical lengths, its inverse, and how uneven they still are.
+def rounder(moment: Matrix, scale: float) -> tuple[Matrix, Matrix]:
+    """Return a map that makes users rounder and keeps typical lengths, and its inverse.
 
     Noise for a radius R of rows divided by s is R s in their own units. Σ s² times R², which is as Σ λ / s², is least
-    at s² = √λ. Second moments λ are drawn to their mean as far as noise explains how they differ. Uneven is their
-    deviation, over d times their mean.
+    at s² = √λ. Second moments λ are drawn to their mean as far as noise explains how they differ.
     """
     values, vectors = np.linalg.eigh(moment)
     d, even, least = len(values), float(values.mean()), math.sqrt(2 * len(values)) * scale
     part = 1 - _CAUTION * (d + 1) / 2 * scale**2 / max(float(values.var()), 1e-300)
     if part <= 0 or even <= least / d:
-        return np.eye(d), np.eye(d), 0.0
+        return np.eye(d), np.eye(d)
     drawn = np.maximum(even + part * (values - even), least)
     factors = drawn**-0.25 * math.sqrt(drawn.sum() / np.sqrt(drawn).sum())
-    left = drawn * factors**2
-    return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T, float(left.std() / left.mean()) / d
+    return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T
 
 
 def joined(deviation: float, other: float) -> tuple[float, float]:
@@ -688,12 +678,8 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
     return seen if seen.any() else shares == shares.max()
 
 
-def radii_of(held: Held, *, users: int, dimension: int, unit: float, uneven: float) -> Radii:
-    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1.
-
-    In the longest of uneven directions the narrow mean shows less of a move than in others; the centre is off by
-    `uneven` in those.
-    """
+def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
+    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
@@ -713,7 +699,6 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float, uneven: flo
     heard = np.maximum(kept, _LEAST_KEPT)
     missed = lengths - shown / heard[:, None]
     scatter = np.sum(shares * missed**2, axis=1) / users / dimension
-    scatter += ((across - along) / heard * uneven) ** 2
     noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * narrow[:, 0] / heard) ** 2 + scatter)
     best = int(np.argmin(noise))
     if math.isinf(noise[best]):
@@ -837,7 +822,6 @@ class Interval:
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
     ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which nodes locate users
-    groups: tuple[float, ...] = ()  # where some surely are there, from the middle
 
     @property
     def middle(self) -> float:
@@ -897,15 +881,6 @@ def bins_around(scale: float, bound: float, strength: float) -> Vector:
     return np.concatenate([-np.array(side[::-1]), [0.0], side])
 
 
-def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
-    """None where most users are around zero; else how far from it half of them are."""
-    if shares[np.abs(edges[:-1] + edges[1:]) < 16 * scale].sum() > 0.4:
-        return None
-    half = len(shares) // 2
-    enough = np.cumsum(shares[half:] + shares[:half][::-1]) > 0.5
-    return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
-
-
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
     """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
@@ -952,9 +927,8 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
     ends = float(min(low[at], low[near].min(initial=low[at]))), float(max(high[to], high[near].max(initial=high[to])))
     reach = np.where(near, above[to] - below[at], 0.0)
     noise = math.sqrt(float(np.sum((trust * reach * deviations) ** 2)))
-    groups = tuple((middles - middle)[known & (shares > least) & ~near].tolist())
     outside = float(np.sum(users * reach))
-    return Interval(float(low[at]), float(high[to]), outside, noise, float(min(1.0, least.max())), ends, groups)
+    return Interval(float(low[at]), float(high[to]), outside, noise, float(min(1.0, least.max())), ends)
 
 
 def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: float) -> Narrow:
@@ -1003,15 +977,12 @@ def rows_of(values: Vector, found: Interval, narrow: Narrow, nodes: Vector) -> M
     return ordered
 
 
-def interval_far(means: Vector, unit: float, nodes: Vector, groups: tuple[float, ...]) -> tuple[float, float, float]:
+def interval_far(means: Vector, unit: float, nodes: Vector) -> tuple[float, float, float]:
     """(what users at the nodes add to the mean, its noise, how far the last lies): those that stand out of `unit`."""
     total, noise, reach = 0.0, 0.0, 0.0
+    chances = np.maximum(1e-12, _INTERVAL_FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
+    least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
     for sign, own in zip((1.0, -1.0), means.reshape(2, -1), strict=True):
-        chances = np.maximum(1e-12, _INTERVAL_FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
-        for group in groups:
-            if sign * group > 0:
-                chances[np.argmin(np.abs(np.log(nodes[1:] / abs(group))))] = _SEEN
-        least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least
         for first in (*pairs, *np.flatnonzero(counts)):  # a user between two nodes counts at both
