@@ -494,7 +494,9 @@ class FTRLOptions(OptimiserOptions, OneEpochOptions):
 
     epochs: int = 1  # k: how often a user is asked, at most
     factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
-    noise_memory: int = 2**24  # bytes; with several epochs, of what is kept of earlier noise and written every round
+    noise_memory: int = search.within(
+        0, 1e9, 2**24
+    )  # bytes, with several epochs: of earlier noise, kept and written every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -734,7 +736,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
         promises=Promises(THEOREM, pairs, moves=moves, one_server=None),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
-        planner=Planner(name, _check, _candidates, _chosen, _missing, inputs=inputs),
+        planner=Planner(name, _candidates, _chosen, _missing, inputs=inputs, check=_check),
         verifier=verify,
         **more,
     )

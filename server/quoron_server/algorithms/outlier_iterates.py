@@ -225,7 +225,9 @@ class OutlierIterateOptions:
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
     radius_factor: float | None = None  # c: the radius in units of honest chains' rms distance
-    tolerance: float | None = None  # share of users, adversarial or absent, that stop no release; None: as declared
+    tolerance: float | None = search.within(
+        0.0, 0.5
+    )  # users, adversarial or absent, that stop no release; None: as declared
     broadcast: bool = False  # only chains of one user: no client sees anything un-noised
 
 
@@ -502,7 +504,15 @@ INFO = AlgorithmInfo(
     options=OutlierIterateOptions,
     parameters=OutlierIterateParameters,
     planner=Planner(
-        NAME, _check, _candidates, _chosen, _missing, trivial_risk, ", or more items of each", NEAR, inputs=_Inputs
+        NAME,
+        _candidates,
+        _chosen,
+        _missing,
+        trivial_risk,
+        ", or more items of each",
+        NEAR,
+        inputs=_Inputs,
+        check=_check,
     ),
     verifier=verify,
     maker=OutlierIterates,

@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # a plan holds them, and they verify themselves
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
-ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases has thousands of fields
 
 
@@ -135,12 +134,11 @@ class Registered(AlgorithmInfo):
 
     def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> RunPlan:
         """Return the same; the n of its Infeasible is an estimate."""
+        search.check_options(options)
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
         if privacy.trust_model is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
-        given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
-        search.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
         if privacy.min_cohort is not None:
             return self._with_min_cohort(problem, privacy, options, constants, seed)

@@ -643,10 +643,10 @@ class TrackingOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # all of them: pilot, warm-up and main
-    participation: float = 1.0  # declared share of asked users who answer; divisors count on it
+    participation: float = search.within(1 / 32, 1.0, 1.0)  # declared share of users who answer; divisors count on it
     reference_items: int | None = None  # m_ref; users with fewer items count for less. None: items_per_user
     first_radius: float | None = None  # C_0, from public knowledge
-    pilot_share: float | None = None  # share of the users in the pilot
+    pilot_share: float | None = search.within(1e-12, 1.0)  # share of the users in the pilot
     factorisation: str = DEFAULT
 
 
@@ -721,10 +721,6 @@ def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
 def _check(inputs: Inputs) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
     problem, options = inputs.problem, inputs.options
-    search.require_participation(options.participation)
-    search.require_options(options, "pilot_share", most=1.0)
-    search.require_options(options, "first_radius", least=1e-100)
-    search.require_options(options, "reference_items", least=1, above=False)
     if options.rounds is not None and options.rounds < PILOT + 2:
         condition = f"{options.rounds} rounds hold no pilot of {PILOT}, warm-up and main round"
         raise Infeasible(NAME, condition, Needs(f"rounds >= {PILOT + 2}", rounds=PILOT + 2))
@@ -929,7 +925,9 @@ INFO = AlgorithmInfo(
     promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=TrackingOptions,
     parameters=TrackingParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for a radius that settles in one pass", _worth, ALSO, NEAR),
+    planner=Planner(
+        NAME, _candidates, _chosen, "for a radius that settles in one pass", _worth, ALSO, NEAR, check=_check
+    ),
     verifier=verify,
     maker=TrackingSRGD,
     factor=Factor(known=2.0, unknown=8.0),

@@ -147,11 +147,6 @@ def recounted_mu(p: WinsorisedERMParameters, length: int, adjacency: Adjacency) 
     return sensitivity_recount.behind_choices(mean, length, p.mean.crude.epsilon * ends / 2)
 
 
-def _check(inputs: Inputs) -> None:
-    search.require_options(inputs.options, "rounds", least=1, above=False)
-    search.require_options(inputs.options, "step_size", "radius", least=1e-100)
-
-
 def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     """Return the mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
     problem, users, adjacency = inputs.problem, inputs.problem.users, inputs.privacy.adjacency or "replace-one"
@@ -232,7 +227,7 @@ INFO = AlgorithmInfo(
     ),
     options=WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for a private range of every rotated coordinate", known_worth),
+    planner=Planner(NAME, _candidates, _chosen, "for a private range of every rotated coordinate", known_worth),
     verifier=verify,
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),

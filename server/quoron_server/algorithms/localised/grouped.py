@@ -231,7 +231,7 @@ INFO = AlgorithmInfo(
     ),
     options=GroupedOptions,
     parameters=GroupedParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, near=1.0),
+    planner=Planner(NAME, _candidates, _chosen, _missing, near=1.0, check=_check),
     verifier=verify,
     maker=PlacedMean,
     factor=Factor(known=3.5, unknown=11.0),

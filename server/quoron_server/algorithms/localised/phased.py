@@ -389,8 +389,9 @@ def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, m
     Infeasible if there are too few users for as many disjoint cohorts as options fix.
     """
     problem, options = inputs.problem, inputs.options
-    if options.rounds and (enough := options.rounds * (size := max(1, options.cohort_size or 0))) > problem.users:
-        condition = f"n={problem.users:,} users cannot fill {options.rounds:,} cohorts of {size:,}"
+    total, size = options.rounds or 1, options.cohort_size or 1
+    if (enough := total * size) > problem.users:
+        condition = f"n={problem.users:,} users cannot fill {total:,} cohorts of {size:,}"
         raise Infeasible.too_few(inputs.name, condition, enough, also=", or fewer rounds")
     if options.cohort_size or options.rounds:
         return [options.cohort_size or problem.users // options.rounds]
@@ -515,11 +516,6 @@ def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Cho
     return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
 
 
-def _missing(inputs: PlanInputs[SizedOptions]) -> Infeasible:
-    condition = f"n={inputs.problem.users:,} users do not fill the cohorts"
-    return Infeasible(NAME, condition, "smaller cohorts or fewer rounds")
-
-
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
     """b / η = 2L/B, with room for rows up to L (1 + 1e-6), and as much for the rounding of sums and iterates."""
     return 2 * problem.lipschitz / cohort_size * (1 + 2e-6)
@@ -567,7 +563,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing),
+    planner=Planner(NAME, _candidates, _chosen, check=_check),
     verifier=verify,
     maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),

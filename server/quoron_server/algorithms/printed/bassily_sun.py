@@ -74,7 +74,7 @@ class CentralOptions:
     """What the paper leaves open of Algorithm 4."""
 
     rounds_factor: float = 1.0  # of c_{n,δ} = Θ(log n log(1/δ)), line 2
-    noise_factor: float = 1.0  # of σ = O(τ √(log(dn/γ) log(1/δ₀)) / (kε₀)), Theorem 4.1
+    noise_factor: float = search.within(1e-300, 1e9, 1.0)  # of σ = O(τ √(log(dn/γ) log(1/δ₀)) / (kε₀)), Theorem 4.1
     range_share: float = 0.5  # of ε₀ for the crude mean: ½ is what Theorem 4.3 prints for the local model
 
 
@@ -127,7 +127,6 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
 
 def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
     """Line 2 of Algorithm 4 and the mean of Theorem 4.1; Infeasible where a cohort or T is larger than can be."""
-    search.require_options(options, "rounds_factor", "noise_factor", "range_share")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz = privacy.epsilon, privacy.delta, problem.lipschitz
     c = options.rounds_factor * math.log(n) * math.log(1 / delta)  # c_{n,δ}
@@ -390,7 +389,6 @@ class PrintedLocalModel(PrintedParameters):
 
 def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
     """Line 2 of Algorithm 5 and the reports of Theorem 4.3; Infeasible where clients cannot be asked for its noise."""
-    search.require_options(options, "step_factor")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
     steps = min(max(1, math.floor(n * epsilon**2 / d)), n)  # T = nε²/d
