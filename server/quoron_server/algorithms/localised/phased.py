@@ -492,10 +492,6 @@ def require_of_phases(
     )
 
 
-def _check(inputs: PlanInputs[SizedOptions]) -> None:
-    search.require_smooth(NAME, inputs.problem)
-
-
 def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
     problem, options = inputs.problem, inputs.options
     sizes = cohorts(inputs, round_grid(max(1, min(problem.users, LARGEST_ROUNDS))))
@@ -563,7 +559,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=Planner(NAME, _candidates, _chosen, check=_check),
+    planner=Planner(NAME, _candidates, _chosen, check=lambda inputs: search.require_smooth(NAME, inputs.problem)),
     verifier=verify,
     maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),
