@@ -149,9 +149,6 @@ class DrawnCohorts(Parameters):
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
-D = TypeVar("D", bound=DrawnCohorts)
-
-
 @dataclass(frozen=True, slots=True)
 class AdaptiveClip:
     """How the clip norm follows the users.
