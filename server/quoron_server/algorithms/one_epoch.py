@@ -494,9 +494,7 @@ class FTRLOptions(OptimiserOptions, OneEpochOptions):
 
     epochs: int = 1  # k: how often a user is asked, at most
     factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
-    noise_memory: int = search.within(
-        0, 1e9, 2**24
-    )  # bytes, with several epochs: of earlier noise, kept and written every round
+    noise_memory: int = search.within(0, 1e9, 2**24)  # bytes of earlier noise, written every round; several epochs
 
 
 _Tried = tuple[int, float, int, float]  # rounds, β, iterates averaged and the clip norm

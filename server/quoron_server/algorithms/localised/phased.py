@@ -391,7 +391,8 @@ def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, m
     problem, options = inputs.problem, inputs.options
     total, size = options.rounds or 1, options.cohort_size or 1
     if (enough := total * size) > problem.users:
-        condition = f"n={problem.users:,} users cannot fill {total:,} cohorts of {size:,}"
+        many = "a cohort" if total == 1 else f"{total:,} cohorts"
+        condition = f"n={problem.users:,} users cannot fill {many} of {size:,}"
         raise Infeasible.too_few(inputs.name, condition, enough, also=", or fewer rounds")
     if options.cohort_size or options.rounds:
         return [options.cohort_size or problem.users // options.rounds]

@@ -69,9 +69,7 @@ class PrintedIterateOptions:
     """What Theorem B.1 leaves open."""
 
     shrink: float = search.within(1e-12, 2.0, 0.1)  # q: "some small q > 0"
-    power: float | None = search.within(
-        1e-12, 5.0
-    )  # J, m <= n^J: "some large J > 0"; None: 1, or log m / log n if larger
+    power: float | None = search.within(1e-12, 5.0)  # J, m <= n^J, "some large J > 0"; None: max(1, log m / log n)
 
 
 @dataclass(frozen=True, slots=True)
