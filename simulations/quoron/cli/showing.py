@@ -1,7 +1,6 @@
-"""What commands print: a plan, a result, the tables of algorithms and presets.
+"""What commands print: a plan, the sections of a result's page, the tables of algorithms and presets.
 
-Before `quoron train` trains, and afterwards, that is brief: rounded, and without what only a reader of proofs asks
-for. That stands in plan.json, in the report, and behind `quoron show RUN --details`.
+What only a reader of proofs asks for stands in plan.json, on the page, and behind `quoron show RUN --details`.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,8 +28,7 @@ from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
 if TYPE_CHECKING:
-    from quoron.model import Model
-    from quoron.training.result import TrainedTable, TrainingSummary
+    from quoron.training.result import TrainedTable
     from quoron.training.tuning import TableSearch
 
 COEFFICIENTS = 4  # that are shown
@@ -39,7 +37,7 @@ NEXT = "Next: the same without --dry-run. --json has every number and the theore
 
 
 def show(result: Any, *, as_json: bool) -> None:
-    """Print what has been carried out, of a trained table in brief; or the whole of a plan."""
+    """Print what has been carried out, without details; or the whole of a plan."""
     _put(lambda: sections_of(result), result.as_json, as_json=as_json)
 
 
@@ -69,12 +67,8 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
-    if details:
-        shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
-    else:
-        choice = getattr(result, "choice", None)  # of a search
-        shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
-        shown += trained_briefly(result.summary, result.model)
+    most = None if details else COEFFICIENTS
+    shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=most)
     model = result.directory / "model.json"
     return [*shown, Section(note=[f"Model {model}; predict with: quoron predict {model} NEW.csv"])]
 
@@ -220,27 +214,3 @@ def console() -> Console:
 
 def _choice(planned: Plan) -> list[str]:
     return [] if planned.choice is None else [f"Chosen {planned.choice}"]
-
-
-def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
-    """A complete run: its promise, its public figures, the first coefficients, and warnings."""
-    known = pages.coefficients(model, COEFFICIENTS)
-    unseen = [] if summary.data_quality is not None else [summary.unseen]
-    return [
-        Section(
-            note=[f"Guarantee: {summary.statement}"],
-            rows=_figures(summary),
-            tables=known.tables[:1],
-            below=known.note,
-            dense=True,
-        ),
-        Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
-    ]
-
-
-def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
-    """Of a complete run: all but its promise, and the plan's own bound where the run has released one."""
-    left = {"privacy of one user"} | (
-        {"excess risk, predicted", "that is"} if summary.afterwards is not None else set()
-    )
-    return [row for row in summary.rows() if row[0] not in left]
