@@ -217,7 +217,7 @@ def train(
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     asked |= {"holdout": holdout, "engine": engine}
     if dry_run:
-        showing.show_dry_run(quoron.train(source, dry_run=True, **asked), as_json=as_json)
+        showing.show(quoron.train(source, dry_run=True, **asked), as_json=as_json, dry=True)
         return
     with doubts():
         trained = quoron.train(source, progress=shows_progress(as_json=as_json), **asked)
@@ -305,7 +305,7 @@ def tune(
     tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     if dry_run:
-        showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
+        showing.show(quoron.tune(source, dry_run=True, **asked), as_json=as_json, dry=True)
         return
     with doubts():
         tuned = quoron.tune(source, **asked)
