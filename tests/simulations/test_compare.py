@@ -110,7 +110,7 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
         "privacy.epsilon": [0.5, 1],
         "loss.name": ["hinge", "logistic"],
     }
-    for wrong in ("privacy.epsilon=1", "privacy.epsilon", "privacy.epsilon=[1"):
+    for wrong in ("privacy.epsilon", "privacy.epsilon=[1"):
         with pytest.raises(ConfigError, match=r"privacy\.epsilon"):
             sweep([wrong])
     with pytest.raises(ConfigError, match="once"):

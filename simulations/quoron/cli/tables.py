@@ -168,22 +168,19 @@ def opened(table: str, csv: list[str] | None) -> Any:
 
 
 def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+    """Keys and values of `key=[value, value]` texts; ConfigError for a text that is no setting, and for a key again.
 
     >>> sweep(["privacy.epsilon=[0.5, 1]"])
     {'privacy.epsilon': [0.5, 1]}
     """
     found: dict[str, list[Any]] = {}
     for text in texts:
-        key, _, value = text.partition("=")
-        read: Any = assignment(text) if value.strip().startswith("[") else None
-        if read is None:
-            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
-        for part in key.strip().split("."):
+        key, read = text.partition("=")[0].strip(), assignment(text)
+        for part in key.split("."):
             read = read[part.strip().strip('"')]
-        if key.strip() in found:
-            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
-        found[key.strip()] = read
+        if key in found:
+            raise ConfigError(f"Expected each key once, got {key} again. Give all its values in one list.")
+        found[key] = read
     return found
 
 

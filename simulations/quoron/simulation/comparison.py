@@ -169,7 +169,7 @@ def _values(key: str, values: Any) -> tuple[Any, ...]:
         instead = "algorithms" if key == "algorithm.name" else "out" if key == "run.out" else "seeds"
         raise ConfigError(f"Expected keys other than {', '.join(OURS)} to vary, got {key}. Give {instead} instead.")
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or len(values) == 0:
-        raise ConfigError(f"Expected a list of values for {key}, got {values!r}.")
+        raise ConfigError(f"Expected a list of values for {key}, such as [0.5, 1], got {values!r}.")
     texts = [json.dumps(value, default=str) for value in values]
     if len(set(texts)) < len(texts):
         raise ConfigError(f"Expected different values for {key}, got {list(values)!r}.")
