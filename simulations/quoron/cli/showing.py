@@ -18,7 +18,7 @@ from quoron.reports.page import Section, Table
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
-from quoron.results import Release, Run, size
+from quoron.results import Release, size
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
@@ -68,7 +68,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
-    if not isinstance(result, Run):  # a search, before it begins
+    if not hasattr(result, "summary"):  # a search, before it begins
         names = [each.name for each in result.candidates]
         searched = Section(note=[result.statement], rows=result.rows(), warnings=result.remarks, below=names)
         return [doubted(result.doubts), searched]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -103,11 +103,11 @@ SHARED: dict[str, Any] = {  # options that several commands have
     ],
     "algorithms": Annotated[
         str | None,
-        typer.Option(metavar="NAME,NAME", help="Which, auto among them; without, the configured one, or all to compare."),
+        typer.Option(metavar="NAME,NAME", help="Which, auto among them; else the configured one, or all to compare."),
     ],
     "holdout": Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Of the users, held out to measure the model, or all trials, for the same ε."),
+        typer.Option(metavar="SHARE", help="Of users, held out to measure the model, or all trials, for the same ε."),
     ],
     "seed": Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")],
     "out": Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")],
@@ -188,7 +188,7 @@ def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
     """
     found: dict[str, list[Any]] = {}
     for text in texts:
-        key, read = text.partition("=")[0].strip(), assignment(text)
+        key, read = text.partition("=")[0].strip(), cast(Any, assignment(text))
         for part in key.split("."):
             read = read[part.strip().strip('"')]
         if key in found:
