@@ -39,9 +39,10 @@ from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.data import Population
+from quoron.engine import processes
 from quoron.engine.choice import INLINE, Inline
 from quoron.engine.inline import InlineEngine
-from quoron.engine.processes import Died, Worker, Workers
+from quoron.engine.processes import Died
 from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE, Prepared
@@ -318,7 +319,7 @@ def run_jobs(
     if not jobs:
         return {}
     count = min(engine.workers or processors(), len(jobs))
-    workers, free, lock = Workers(max(1, processors() // count)), SimpleQueue[Worker](), threading.Lock()
+    free, lock = SimpleQueue[processes.Worker](), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
 
     def carry_out_one(job: Job) -> None:
@@ -342,11 +343,14 @@ def run_jobs(
             watcher.ended(job, how, why)
 
     with ExitStack() as ending:
-        for _ in range(count):
-            free.put(ending.enter_context(workers.start(pickle.dumps(Work(base.resolve())))))
-        threads = ThreadPoolExecutor(count)
+        service, threads = pickle.dumps(Work(base.resolve())), ThreadPoolExecutor(count)
+        own = max(1, processors() // count)  # threads
+        workers = [ending.enter_context(processes.Worker(service, own)) for _ in range(count)]
+        for worker in workers:
+            free.put(worker)
         ending.callback(threads.shutdown, cancel_futures=True)
-        ending.callback(workers.stop)  # first: whoever waits for one learns that it is gone
+        for worker in workers:
+            ending.callback(worker.kill)  # first: who waits for an answer learns that there will be none
         for each in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
             each.result()
     return ends
