@@ -184,7 +184,7 @@ class Worker(AbstractContextManager["Worker"]):
             raise self._died() from None
 
     def kill(self) -> None:
-        """End it at once; whoever waits for its answer learns that it has died."""
+        """End it at once: a call that waits for its answer raises `Died`."""
         send(self.number, signal.SIGKILL)  # its number is its own until it is closed
 
     def close(self) -> None:
