@@ -235,6 +235,11 @@ class AlgorithmInfo:
     choosing: Choosing = Choosing()
 
     @property
+    def paper(self) -> str:
+        """The papers of its origin, with the numbers of their algorithms."""
+        return self.origin.papers
+
+    @property
     def trust_model(self) -> TrustModel:
         """What plans usually promise."""
         return self.promises.trust_models[0]
