@@ -32,6 +32,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import Infeasible
+from quoron_server.problem import Beliefs
 
 ITEMS, EPSILON, DELTA = 20, 4.0, 1e-6
 RUNS = {  # name of the row: algorithm and its options
@@ -77,7 +78,7 @@ class Cube(Synthetic):
     def knowledge(self) -> PublicKnowledge:
         """Of the declared law: an item's deviation is at most √d."""
         said = ("the declared law of coins is public: it sets predictions and steps, never privacy",)
-        return PublicKnowledge(gradient_deviation=math.sqrt(self.dimension), user_deviation=0.0, assumptions=said)
+        return PublicKnowledge(Beliefs(gradient_deviation=math.sqrt(self.dimension)), assumptions=said)
 
 
 def lower_bound(

@@ -115,7 +115,7 @@ def _type(field: FieldInfo) -> str:
         ("typing.Literal['none']", "number > 0 and < 1, or `none`"),
         ("], tuple[", "number > 0 and < 1, or a list of two"),
         ("tuple", "list"),
-        ("str | float", "text or number"),
+        ("typing.Literal['item', 'isotropic']", "`item`, `isotropic` or number > 0"),
         ("bool", "true or false"),
     ):
         if sign in text:

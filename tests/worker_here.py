@@ -14,6 +14,9 @@ class WorkerHere(AbstractContextManager["WorkerHere"]):
     def ask(self, message: Any) -> Any:
         return self.service(message)
 
+    def kill(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -10,9 +10,11 @@ folders with modes of their own, which the umask can narrow and never widen.
 
 import fcntl
 import glob
+import math
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from quoron_privacy.errors import ConfigError, LedgerError
 PRIVATE = 0o600  # at most, of a file
 PUBLIC = 0o644  # at most, of files
 OWN, SHARED = 0o700, 0o755  # at most, of folders
+PAUSE = 0.005  # seconds between two looks at a lock
 
 
 def sync_folder(folder: Path) -> None:
@@ -135,6 +138,22 @@ def require_no_rest(path: Path) -> None:
         )
 
 
+def acquired(handle: int, *, seconds: float, shared: bool = False) -> bool:
+    """Take the lock of an open file or folder, within so many seconds; whether it was free.
+
+    It is given back when the last process that has the handle closes it, or dies.
+    """
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(PAUSE)
+
+
 @contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Wait until no other process or thread is in such a block for `folder`, and be the one that is.
@@ -151,15 +170,15 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
         raise ConfigError(f"Expected a folder {folder} to write in, got: {error.strerror}.") from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"Expected a folder {folder} that no other process uses, got one that is in use. Stop that process."
-            ) from None
+            free = acquired(handle, seconds=math.inf if wait else 0)
         except OSError as error:  # some network file systems cannot
             raise ConfigError(
                 f"Expected a folder {folder} that can be locked, got: {error.strerror}. Keep it on a local disk."
             ) from None
+        if not free:
+            raise ConfigError(
+                f"Expected a folder {folder} that no other process uses, got one that is in use. Stop that process."
+            )
         yield
     finally:
         os.close(handle)

@@ -87,10 +87,11 @@ def sum_bits(rows: int, divisor: int) -> int:
     return min(51, 56 - divisor.bit_length())
 
 
-def packed(dimension: int) -> int:
-    """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
+def packed(dimension: int, rows: int | None = None) -> int:
+    """d (d + 1) / 2: numbers in the vector of a symmetric matrix, and in a triangular factor, or its first few rows."""
     count(dimension=dimension)
-    return dimension * (dimension + 1) // 2
+    left = 0 if rows is None else max(0, dimension - rows)
+    return (dimension * (dimension + 1) - left * (left + 1)) // 2
 
 
 def guaranteed(

@@ -9,6 +9,7 @@ participation is public, since these say when a client sends.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ from quoron_server.silos import Silos, in_silos
 from quoron_server.traffic import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
-WAITING, LONGEST_WAITING = 600.0, 30 * 86400.0  # seconds for clients to agree, where nothing is said, and at most
+WAITING = 600.0  # seconds for clients to agree, where nothing is said
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -56,7 +57,7 @@ class RunSpecification(BaseModel):
     trust_model: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # of users, under two servers, of whose means the median is taken
-    waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
+    waiting: Annotated[float, Field(gt=0, le=30 * 86400)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
@@ -87,12 +88,22 @@ class RunSpecification(BaseModel):
     def parse(cls, text: str) -> "RunSpecification":
         """Return the specification of a JSON text; ConfigError names the first thing that is wrong with it."""
         _require_short(text)
+        return cls._checked(cls.model_validate_json, text)
+
+    @classmethod
+    def of(cls, **fields: Any) -> "RunSpecification":
+        """Return the specification of these fields; ConfigError names the first thing that is wrong with them."""
+        return cls._checked(cls.model_validate, fields)
+
+    @staticmethod
+    def _checked(read: Callable[[Any], "RunSpecification"], said: object) -> "RunSpecification":
         try:
-            return cls.model_validate_json(text)
+            return read(said)
         except ValidationError as error:
             wrong = error.errors()[0]
             key = ".".join(map(str, wrong["loc"])) or "a whole that does not fit"
-            raise ConfigError(f"Expected a run specification, got {key}: {wrong['msg']}. Correct it.") from None
+            value = f"={wrong['input']!r:.80}" if wrong["loc"] and wrong["type"] != "missing" else ""
+            raise ConfigError(f"Expected a run specification, got {key}{value}: {wrong['msg']}. Correct it.") from None
 
     def as_text(self) -> str:
         """JSON that `parse` reads. ConfigError if it is longer than a coordinator takes."""

@@ -310,10 +310,6 @@ _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),
     ),
-    "vary": (
-        "a mapping of keys to the values to try",
-        lambda value: isinstance(value, Mapping) and all(map(_is_list, value.values())),
-    ),
     "settings": (
         "a list of texts such as 'privacy.delta=1e-7', or sections as mappings",
         lambda value: (

@@ -10,13 +10,12 @@ docs/config-reference.md, is generated from these classes. Errors name the dotte
 
 import hashlib
 import json
-import math
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron import toml_text
 from quoron.arguments import POPULATION, Setting, overlay
@@ -25,7 +24,7 @@ from quoron.paths import PACKAGED, is_url
 from quoron_client.data.encoding import AnyLabel, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import MAX_DEGREE
-from quoron_client.data.formats import Dialect, can_separate
+from quoron_client.data.formats import Dialect
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
 
@@ -254,13 +253,6 @@ class Csv(Section):
         "like others, and every line end ends a row",
     )
 
-    @field_validator("separator")
-    @classmethod
-    def _one_letter(cls, separator: str | None) -> str | None:
-        if separator is not None and not can_separate(separator):
-            raise ValueError("to be one character, such as ';' or a tab ($'\\t' in a shell)")
-        return separator
-
 
 class LabelSection(Section):
     """What is predicted, and what its values mean: `label = "ill"` is short for `label = { column = "ill" }`."""
@@ -346,17 +338,6 @@ class ColumnsSection(Section):
         description="and products of two columns whose degrees multiply to this at most; 0: none",
     )
     csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/tables.md)")
-
-    @field_validator("numeric")
-    @classmethod
-    def _ordered(cls, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        for column, (low, high) in ranges.items():
-            if not low < high:
-                raise ConfigError(
-                    f"Expected [low, high] with low < high for numeric column {column!r}, got [{low:g}, {high:g}]. "
-                    "Declare the least value first."
-                )
-        return ranges
 
 
 class TableSection(Simulated):
@@ -463,7 +444,7 @@ class DomainSection(Section):
 class ProblemSection(Section):
     """Public knowledge about the users, fixed without looking at them."""
 
-    user_smoothness: str | float = Field(
+    user_smoothness: Literal["item", "isotropic"] | Positive = Field(
         default="item",
         description="bound on the Hessian of a user's average loss, enforced by scaling on the client: the item's own "
         "bound, the bound for features spread evenly in all directions, or a number",
@@ -489,14 +470,6 @@ class ProblemSection(Section):
         description="share of those asked who are expected to answer, for methods with an option of that name; "
         "default: 1",
     )
-
-    @field_validator("user_smoothness", mode="before")
-    @classmethod
-    def _bound_or_rule(cls, value: object) -> object:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-        if not number and value not in ("item", "isotropic"):
-            raise ValueError("to be 'item', 'isotropic' or a number > 0")
-        return value
 
 
 class MinCohortSection(Section):

@@ -120,17 +120,20 @@ def _or_zeros(coordinates, batch):
 
 
 def second_moment_factor(rows):
-    """Packed factor of integer rows, by Cholesky's outer products in rational numbers: zero pivots are exactly zero."""
+    """Packed factor of integer rows, by Cholesky's outer products in rational numbers: zero pivots are no rows."""
     moment = rows.astype(int).T @ rows.astype(int)
     rest = [[Fraction(int(entry), len(rows)) for entry in row] for row in moment]
-    packed = []
+    echelon, top = np.zeros((len(rest), len(rest))), 0
     for p in range(len(rest)):
         pivot, row = rest[p][p], rest[p][:]
-        packed += [float(row[j]) / np.sqrt(float(pivot)) if pivot else 0.0 for j in range(p, len(rest))]
+        if not pivot:
+            continue
+        echelon[top, p:] = [float(row[j]) / np.sqrt(float(pivot)) for j in range(p, len(rest))]
+        top += 1
         for i in range(len(rest)):
             for j in range(len(rest)):
-                rest[i][j] -= row[i] * row[j] / pivot if pivot else 0
-    return np.array(packed)
+                rest[i][j] -= row[i] * row[j] / pivot
+    return echelon[np.triu_indices(len(rest))]
 
 
 def average_loss(loss, batch, x):

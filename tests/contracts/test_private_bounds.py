@@ -20,7 +20,6 @@ from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.registered import with_estimates
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.storage.ledger import Ledger
@@ -42,6 +41,12 @@ def entries() -> tuple[Release, ...]:
     return tuple(entry for entry, _ in paid().releases())
 
 
+def with_estimates(own: RunPlan) -> RunPlan:
+    """The whole plan."""
+    promise = replace(own.guarantee, epsilon=PRIVACY.epsilon, delta=PRIVACY.delta, estimates=paid())
+    return replace(own, guarantee=promise)
+
+
 @cache
 def planned(name: str, *, look: bool = True) -> RunPlan:
     """Purchases, a look, and the algorithm."""
@@ -54,7 +59,7 @@ def planned(name: str, *, look: bool = True) -> RunPlan:
         own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
     looked = with_look(own, first, share=LOOK, columns=4, labels=2) if look else own
     assert looked is not None
-    return with_estimates(looked, paid(), PRIVACY.epsilon, PRIVACY.delta)
+    return with_estimates(looked)
 
 
 @every_gaussian
@@ -141,7 +146,7 @@ def test_ranges_alone_are_charged_as_a_gaussian_run_of_which_a_lifetime_of_such_
 
 @pytest.mark.parametrize("name", by_default(OTHERS, ("outlier-iterates", "local-model", "sgd")))
 def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
-    plan = with_estimates(make_plan(name), paid(), PRIVACY.epsilon, PRIVACY.delta)
+    plan = with_estimates(make_plan(name))
     with pytest.raises(VerificationError):
         ALGORITHMS[name].verify(plan)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quoron.engine.processes import Workers
+from quoron.engine import processes
 from worker_here import WorkerHere
 
 
@@ -14,4 +14,4 @@ def _planned(planned_once: None) -> None:
 @pytest.fixture
 def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons of this test start no process; `test_compare` and `test_sharding` do."""
-    monkeypatch.setattr(Workers, "start", lambda _, service: WorkerHere(service))
+    monkeypatch.setattr(processes, "Worker", lambda service, threads: WorkerHere(service))

@@ -37,6 +37,7 @@ from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
+from quoron_privacy.release import packed
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
 from worker_here import WorkerHere
@@ -428,6 +429,24 @@ def test_blocks_that_are_computed_again_are_the_rows_that_would_be_held(engine: 
     assert len(set(whole.status.tolist())) == 2
     for rows in (slice(None), slice(0, 7), slice(3, 25), slice(140, 999), slice(5, 5)):
         assert np.array_equal(answers.values[rows], whole.values[rows])
+
+
+@pytest.mark.parametrize("engine", [InlineEngine, lambda crowd: ShardedEngine(InlineEngine(crowd), 2, WorkerHere)])
+def test_factors_have_as_many_rows_as_the_user_of_most_items_and_their_numbers(engine: Any) -> None:
+    draw, d, m = np.random.Generator(np.random.Philox(6)), 6, 2
+    names = [f"x{column}" for column in range(d)]
+    table = pd.DataFrame(draw.integers(-1, 2, (90, d)), columns=names).assign(who=np.arange(90) // m, ill=True)
+    rules = Encoding(tuple(Numeric(name, -3, 3) for name in names), label=Signs("ill"))
+    crowd = from_table(table, rules, user="who", loss=Logistic(), test_fraction=0.0)
+    task = MomentAndGradient(crowd.dimension, np.zeros(crowd.dimension))
+    whole, short = (
+        engine(crowd).ask(Question(0, np.arange(crowd.users), asked)).values
+        for asked in (replace(task, rows=crowd.dimension), task)
+    )
+    numbers, all_numbers = packed(crowd.dimension, m), packed(crowd.dimension)
+    np.testing.assert_array_equal(short[:, :numbers], whole[:, :numbers])
+    np.testing.assert_array_equal(short[:, numbers:], whole[:, all_numbers:])
+    assert not whole[:, numbers:all_numbers].any()
 
 
 def test_threads_that_look_at_the_same_time_see_the_same_rows(held_in_blocks: None) -> None:

@@ -103,7 +103,7 @@ class TestLaw:
         z = gradients.mean(axis=0) / (gradients.std(axis=0) / np.sqrt(60_000))
         assert np.abs(z).max() < 5.7
         deviation = np.sqrt(gradients.var(axis=0).sum())
-        assert crowd.knowledge.gradient_deviation == pytest.approx(deviation, rel=0.02)
+        assert crowd.knowledge.beliefs.gradient_deviation == pytest.approx(deviation, rel=0.02)
 
 
 class TestExcessRisk:
@@ -204,10 +204,10 @@ def test_the_gradient_vanishes_at_the_optimum_and_deviates_as_declared(changes):
     gradients = answer(crowd.loss, crowd.items(np.arange(20_000)), AverageGradient(crowd.optimum[None], (1.0,))).values
     z = gradients.mean(axis=0) / (gradients.std(axis=0) / np.sqrt(20_000))
     assert np.abs(z).max() < 5.7
-    known = crowd.knowledge
+    known = crowd.knowledge.beliefs
     between = np.sqrt(gradients.var(axis=0).sum())
-    within = np.sqrt(known.gradient_deviation**2 - known.user_deviation**2)
-    assert np.hypot(within / np.sqrt(2), known.user_deviation) == pytest.approx(between, rel=0.02)
+    within = np.sqrt(known.gradient_deviation**2 - known.heterogeneity**2)
+    assert np.hypot(within / np.sqrt(2), known.heterogeneity) == pytest.approx(between, rel=0.02)
 
 
 def test_the_optimum_is_in_the_flat_directions_and_the_excess_is_the_quadratic():

@@ -38,7 +38,7 @@ def test_the_guarantee_is_the_one_that_was_asked_for(method):
 
 @every
 def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
-    more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite"}
+    more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite", "seed": 1}
     with opened(tmp_path / "ledger.sqlite") as ledger:
         ledger.limit("everyone", epsilon=5.0, delta=1e-5)
     with (

@@ -290,8 +290,8 @@ KILLER = textwrap.dedent(
 
     born, begin = [], Worker.__init__
 
-    def telling(self, *given):
-        begin(self, *given)
+    def telling(self, *given, **named):
+        begin(self, *given, **named)
         born.append(self.number)
 
     Worker.__init__ = telling

@@ -54,24 +54,26 @@ from quoron_client.protocol.questions import (
 from quoron_client.randomisers import LocalRandomness, RangeBits, Users, VectorNoise, rotated_coordinates
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.release import packed
 
 
-def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:
+def second_moment_factor(batch: Items, *, rows: int | None = None, threads: int | None = None) -> Matrix:
     """Return upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
 
-    d is the number of features; weights w are 1 where a batch has none.
+    d is the number of features; weights w are 1 where a batch has none. With `rows`, of U so many rows alone: all that
+    are not zero, where no user has more items (`release.packed`).
 
-    A function of the moment alone, up to rounding: the diagonal is non-negative, and a row whose diagonal entry is zero
-    is zero, as it must be for all but m_u rows at most. A column whose part outside the span of the earlier ones is no
-    more than rounding counts as inside it.
+    A function of the moment alone, up to rounding: an echelon form, whose first rows, m_u at most, begin with positive
+    numbers, each in a later column than the one before, and whose others are zero. A column whose part outside the span
+    of the earlier ones is no more than rounding counts as inside it.
 
     A user without items gets zeros, one with a non-finite feature or label NaN (see `work.answer`). The bits do not
     depend on `threads` nor on the other users.
     """
     if batch.weights is not None:
-        rows = np.sqrt(batch.weights)[:, None] * batch.features.astype(np.float64)
-        batch = replace(batch, features=rows, weights=None)
-    out = np.empty((batch.users, batch.dimension * (batch.dimension + 1) // 2))
+        weighted = np.sqrt(batch.weights)[:, None] * batch.features.astype(np.float64)
+        batch = replace(batch, features=weighted, weights=None)
+    out = np.empty((batch.users, packed(batch.dimension, rows)))
     _factors(batch, out, threads=threads)
     return out
 
@@ -130,21 +132,21 @@ def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start
         longest = max(longest, ends[u] - begins[u])
     columns, mirror, norms = np.empty((dimension, longest)), np.empty(longest), np.empty(dimension)
     for u in range(start, stop):
-        begin, packed = begins[u], out[u]
+        begin, factor = begins[u], out[u]
         count = ends[u] - begin
-        packed[:] = 0.0
+        factor[:] = 0.0
         if count == 0:
             continue
         if not _load(features, labels, begin, begin + count, columns, norms):
-            packed[:] = np.nan
+            factor[:] = np.nan
             continue
         # A Householder QR: rounding stays that of the rows, where a Gram matrix would have squared it. A column of
         # which only rounding is left depends on those before it, and has no row of its own.
         rounding = 4.0 * (count + dimension) * _EPSILON
-        unit, place = 1.0 / np.sqrt(np.float64(count)), 0
-        top = begin - begin  # a plain 0 has a type of its own, for which `_reflect` would be compiled again
+        unit = 1.0 / np.sqrt(np.float64(count))
+        top = place = begin - begin  # a plain 0 has a type of its own, for which `_reflect` would be compiled again
         for c in range(dimension):
-            if top == count:
+            if top == count or place == factor.size:
                 break
             # Two loops: one that stores and sums picks its order of summation by where the arrays lie in memory.
             for i in range(top, count):
@@ -158,11 +160,11 @@ def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start
                 sign = 1.0 if mirror[top] >= 0.0 else -1.0
                 mirror[top] += sign * norm
                 _reflect(columns, c + 1, top, count, mirror, 1.0 / (norm * abs(mirror[top])))
-                packed[place] = unit * norm
+                factor[place + c - top] = unit * norm
                 for j in range(c + 1, dimension):
-                    packed[place + j - c] = -sign * unit * columns[j, top]
+                    factor[place + j - top] = -sign * unit * columns[j, top]
+                place += dimension - top
                 top += 1
-            place += dimension - c
 
 
 def answer(
@@ -243,7 +245,7 @@ def _moment(batch: Items, task: SecondMoment, threads: int | None) -> Matrix:
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
             rows = np.column_stack([batch.features.astype(np.float64), task.label_scale * batch.labels])
         batch = replace(batch, features=rows)
-    return second_moment_factor(batch, threads=threads)
+    return second_moment_factor(batch, rows=task.rows, threads=threads)
 
 
 @user_loop(read_only(float64, 2), writable(boolean, 1))

@@ -339,8 +339,8 @@ class Numeric(Kind):
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise ConfigError(
-                f"Expected a public range low < high for numeric feature {self.column!r}, "
-                f"got [{self.low}, {self.high}]."
+                f"Expected a public range low < high for numeric column {self.column!r}, got [{self.low:g}, "
+                f"{self.high:g}]. Declare the least value first."
             )
         if not np.isfinite(self.high - self.low):
             raise ConfigError(f"Expected a smaller range for feature {self.column!r}, got [{self.low}, {self.high}].")

@@ -37,6 +37,11 @@ class _Rows:
         return self.ends - self.begins
 
     @property
+    def longest(self) -> int:
+        """Most items of a user."""
+        return int(self.counts.max(initial=0))
+
+    @property
     def size(self) -> int:
         """Numbers that a reader of these users' items reads."""
         return int(self.counts.sum()) * self.dimension

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import Bounds, Domain
 from quoron_client.protocol.smoothing import Smoothing
 from quoron_privacy.errors import WireError, probability
-from quoron_privacy.release import Reduction, Sums
+from quoron_privacy.release import Reduction, Sums, packed
 
 Floats = NDArray[np.float64]
 Matrix = Annotated[Floats, "p d"]
@@ -286,12 +286,14 @@ class SecondMoment(Task):
 
     Items have weights w in [0, 1]. Its rows are packed without the zeros below the diagonal: (d (d + 1) / 2,) numbers
     whose Euclidean norm is the root mean squared norm of the features, so at most the feature norm R. The factor says
-    no more than the moment. With `label_scale` the label, times it, is one more feature, the last.
+    no more than the moment. With `label_scale` the label, times it, is one more feature, the last. With `rows`, only so
+    many rows of it are sent: all that there are, of users of no more items.
     """
 
     # d, of the features, the label among them if it is one: that of the model, with one prediction
     dimension: Annotated[int, range(1, MAX_FEATURES + 1)]
     label_scale: float | None = None
+    rows: Annotated[int, range(1, MAX_FEATURES + 1)] | None = None
 
     @property
     def model_size(self) -> int:
@@ -306,7 +308,7 @@ class SecondMoment(Task):
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""
         del dimension
-        return (self.dimension * (self.dimension + 1) // 2,)
+        return (packed(self.dimension, self.rows),)
 
     def honest(self, bounds: Bounds) -> float:
         """Return the bound of a feature norm."""
@@ -350,12 +352,13 @@ class PlacedGradient(_AtPoints):
 class MomentAndGradient(Task):
     """The factor of `SecondMoment`, then the average gradient at `point` less `centre`: one message of fixed length.
 
-    ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items.
+    ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items; fewer with `rows`.
     """
 
     dimension: Annotated[int, range(1, MAX_FEATURES + 1)]  # p, of the features
     point: Vector
     centre: Vector | None = None  # None is zero
+    rows: Annotated[int, range(1, MAX_FEATURES + 1)] | None = None
 
     @property
     def model_size(self) -> int:
@@ -365,7 +368,7 @@ class MomentAndGradient(Task):
     @property
     def moment(self) -> SecondMoment:
         """The first part."""
-        return SecondMoment(self.dimension)
+        return SecondMoment(self.dimension, rows=self.rows)
 
     @property
     def gradient(self) -> AverageGradient:

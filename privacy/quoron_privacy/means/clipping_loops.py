@@ -352,8 +352,10 @@ def _whiten_moment(factor, transform, plain, scaled, product, moment):  # type: 
             keep(rows, i * width + c + WIDTH, high)
         first += d - i - 1
     # (U L)ᵀ(U L), the upper triangle and a little more; infinities stand on the diagonal all the same.
+    square, beside = 0.0, 0.0
     for r in range(d):
-        for c in range(r // _EIGHT * _EIGHT, width, _EIGHT):
+        low_squares, high_squares, block = alike(0.0), alike(0.0), r // _EIGHT * _EIGHT
+        for c in range(block, width, _EIGHT):
             low, high = alike(0.0), alike(0.0)
             for i in range(min(tall, r + 1) if plain else tall):  # below, U has zeros
                 weight = alike(rows[i * width + r])
@@ -361,11 +363,13 @@ def _whiten_moment(factor, transform, plain, scaled, product, moment):  # type: 
                 high = plus(high, times(weight, lanes(rows, i * width + c + WIDTH)))
             keep(out, r * width + c, low)
             keep(out, r * width + c + WIDTH, high)
-    square = 0.0
-    for r in range(d):
+            if c > block:
+                low_squares, high_squares = fused(low, low, low_squares), fused(high, high, high_squares)
+        beside += sum_of(plus(low_squares, high_squares))
         square += moment[r, r] ** 2
-        for c in range(r + 1, d):
-            square += 2 * moment[r, c] ** 2
+        for c in range(r + 1, min(block + _EIGHT, d)):
+            beside += moment[r, c] ** 2
+    square += 2 * beside
     if not np.isfinite(square):
         return -1.0, 0.0
     return (largest, np.sqrt(square)) if square > _LEAST else (1.0, 0.0)
@@ -401,9 +405,10 @@ def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type
 
     Entries off the diagonal are multiplied by unit · `across`.
     """
-    d = len(transform)
-    total, here = np.zeros(d * (d + 1) // 2, np.int64), 0
+    d, here = len(transform), 0
     filled, plain, scaled, product, moment = _room(transform)
+    width, nothing, step = filled.shape[1], alike(0.0), alike(unit * across)
+    whole, diagonal = np.zeros(d * width, np.int64), np.zeros(d, np.int64)
     for user in range(len(factors)):
         if not answered[user]:
             continue
@@ -415,12 +420,17 @@ def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type
             continue
         # Clipped to norm one by a norm that is rounded up; products before sums, so m² never stands alone.
         above = norm * (1 + (d * d + 8) * _ULP)
-        shrunk = min(largest / radius * largest, 1.0 / above)
-        place = 0
+        shrunk, flat = min(largest / radius * largest, 1.0 / above), moment.reshape(-1)
+        scale = alike(shrunk)
         for r in range(d):
-            for c in range(r, d):
-                total[place] += np.int64(moment[r, c] * shrunk * (unit if r == c else unit * across))
-                place += 1
+            diagonal[r] += np.int64(moment[r, r] * shrunk * unit)
+            for at in range(r * width + r // WIDTH * WIDTH, (r + 1) * width, WIDTH):
+                add_whole(whole, at, times(times(lanes(flat, at), scale), step), nothing, nothing, nothing)
+    total, place = np.empty(d * (d + 1) // 2, np.int64), 0
+    for r in range(d):
+        for c in range(r, d):
+            total[place] = diagonal[r] if r == c else whole[r * width + c]
+            place += 1
     return total, here
 
 
@@ -475,13 +485,14 @@ def sum_columns(factors, answered, windows, scale, constant, weights, total):  #
         if not finite:
             continue
         largest = largest if largest > 0 else 1.0
-        tall = 0  # rows of U up to the last that is not zero: those of few items are few
-        for i in range(d):
+        tall = i = 0  # rows of U up to the last that is not zero: those of few items are few
+        while place < factors.shape[1]:
             for j in range(i, d):
                 square[i, j] = factors[user, place] / largest
                 if square[i, j] != 0.0:
                     tall = i + 1
                 place += 1
+            i += 1
         mass = 1.0
         if constant:
             mass = 0.0

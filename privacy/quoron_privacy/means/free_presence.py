@@ -18,9 +18,9 @@ Statements and proofs: docs/privacy/free-presence.md#p1, #p2 and #p6, of clipped
 #p4.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isqrt, sqrt
 from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
@@ -210,6 +210,13 @@ def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
     if rows.ndim != 2 or not (rows.shape[1] == length or (parts and rows.shape[1] and rows.shape[1] % length == 0)):
         raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
     return rows
+
+
+def factors_of(values: Matrix, dimension: int) -> Matrix:
+    """Return packed rows of triangular factors, all of them or the first few, as `checked` does."""
+    whole, shape = packed(dimension), np.shape(values)
+    left = (isqrt(8 * max(whole - shape[-1], 0) + 1) - 1) // 2  # rows that are not there
+    return checked(values, packed(dimension, dimension - left) if left < dimension else whole)
 
 
 def weighted_row(sums: Sums, users: int, weights: tuple[float, float, float, float], soft: bool = False) -> Vector:
@@ -529,9 +536,9 @@ class LengthSum:
         return length_sums(self.logs(factors), answered, self.top, self.users)
 
     def logs(self, factors: "Rows") -> Vector:
-        """Return ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), (k,); NaN where not finite."""
+        """Return ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every packed factor (k, p), (k,); NaN where not finite."""
         out, transform = np.empty(len(factors)), np.ascontiguousarray(self.transform)
-        each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, transform, out[own]))
+        each_piece(factors, len(transform), lambda rows, own: loops.moment_logs(rows, transform, out[own]))
         return out
 
 
@@ -574,7 +581,7 @@ class ShapedMomentSum:
         def added(rows: Matrix, own: slice) -> None:
             sums.append(loops.sum_moments(rows, answered[own], transform, self.radius, unit))
 
-        each_piece(factors, numbers, added)
+        each_piece(factors, len(transform), added)
         total = sum((each for each, _ in sums), np.zeros(numbers, np.int64))
         return Sums(total, _counted(sum(each for _, each in sums)), 0, int(np.count_nonzero(answered)))
 
@@ -593,18 +600,15 @@ class Rows(Protocol):
         """Some of the rows, the same ones every time."""
 
 
-def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
-    """Yield some BLOCK numbers of them at a time, contiguous, with where they stand; ConfigError as `checked`."""
-    step = max(1, BLOCK // length)
-    for first in range(0, max(len(rows), 1), step):
-        own = slice(first, min(first + step, len(rows)))
-        yield own, checked(rows[own], length)
+def each_piece(factors: Rows, dimension: int, work: Callable[[Matrix, slice], object]) -> None:
+    """work(some of the factors, where they stand) for all of them, on all threads, some BLOCK numbers at a time.
 
-
-def each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
-    """work(some of the rows, where they stand) for all of them, on all threads, a block at a time."""
-    for own, block in blocks(rows, length):
-        loops.each_piece(block, own.start, work)
+    ConfigError as `factors_of`.
+    """
+    step = max(1, BLOCK // max(1, factors.shape[-1]))
+    for first in range(0, max(len(factors), 1), step):
+        own = slice(first, min(first + step, len(factors)))
+        loops.each_piece(factors_of(factors[own], dimension), first, work)
 
 
 def length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
@@ -853,9 +857,9 @@ class ColumnSum:
         return KINDS * int(np.shape(self.windows)[1])
 
     @property
-    def numbers(self) -> int:
-        """Of a factor."""
-        return packed(int(np.shape(self.windows)[1]) + self.constant)
+    def dimension(self) -> int:
+        """Of the features."""
+        return int(np.shape(self.windows)[1]) + self.constant
 
     def weights(self, unit: float) -> Vector:
         """Of a number of each kind, (KINDS,): what it is at most, in steps of which `unit` are 1."""
@@ -869,7 +873,7 @@ class ColumnSum:
             total = np.zeros(self.length, np.int64)
             sums.append((total, self.add(rows, answered[own], 2.0 ** sum_bits(0, self.users), total)))
 
-        each_piece(factors, self.numbers, added)
+        each_piece(factors, self.dimension, added)
         total = sum((each for each, _ in sums), np.zeros(self.length, np.int64))
         here = sum(each for _, each in sums)
         return Sums(total, np.array([here, 0, 0, 0], np.int64), 0, int(np.count_nonzero(answered)))

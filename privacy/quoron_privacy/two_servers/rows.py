@@ -38,6 +38,7 @@ from quoron_privacy.means.free_presence import (
     ShapedMomentSum,
     VectorLengthSum,
     checked,
+    factors_of,
     length_places,
     weights_of,
 )
@@ -298,7 +299,7 @@ def _shaped_moments(spec: RoundSpec, own: ShapedMomentSum) -> Add:
     unit, weights = float(only(spec, kind, numbers + 1).unit), weights_of(spec.adjacency, kind == "moment")
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        own_rows = checked(rows, numbers)
+        own_rows = factors_of(rows, len(matrix))
         added, present = loops.sum_moments(own_rows, here, matrix, radius, unit * weights[0], ROOT)
         total[:-1] += added
         total[-1] += present * int(unit * weights[3])
@@ -310,7 +311,7 @@ def _columns(spec: RoundSpec, own: ColumnSum) -> Add:
     unit = only(spec, "columns", own.length + 1).unit
 
     def add(rows: Matrix, here: Mask, total: Integers) -> None:
-        there = own.add(checked(rows, own.numbers), here, float(unit), total[:-1])
+        there = own.add(factors_of(rows, own.dimension), here, float(unit), total[:-1])
         total[-1] += there * int(COLUMN_PRESENCE * unit)
 
     return add

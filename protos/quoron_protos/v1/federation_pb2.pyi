@@ -310,22 +310,26 @@ class PlacedGradient(_message.Message):
     def __init__(self, point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., places: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., divisor: _Optional[float] = ..., clip: _Optional[float] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class SecondMoment(_message.Message):
-    __slots__ = ("dimension", "label_scale")
+    __slots__ = ("dimension", "label_scale", "rows")
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     LABEL_SCALE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     dimension: int
     label_scale: float
-    def __init__(self, dimension: _Optional[int] = ..., label_scale: _Optional[float] = ...) -> None: ...
+    rows: int
+    def __init__(self, dimension: _Optional[int] = ..., label_scale: _Optional[float] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class MomentAndGradient(_message.Message):
-    __slots__ = ("dimension", "point", "centre")
+    __slots__ = ("dimension", "point", "centre", "rows")
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
     CENTRE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     dimension: int
     point: _values_pb2.Array
     centre: _values_pb2.Array
-    def __init__(self, dimension: _Optional[int] = ..., point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+    rows: int
+    def __init__(self, dimension: _Optional[int] = ..., point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class AverageLoss(_message.Message):
     __slots__ = ("points",)

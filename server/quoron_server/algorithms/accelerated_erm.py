@@ -76,7 +76,7 @@ class AcceleratedERMOptions:
     rounds: int | None = None  # all of them, exactly
     phases: int | None = None
     stages: int | None = None  # of each phase
-    cohort: int | None = None  # K; at most a phase's users
+    cohort: int | None = search.within(4, 1e9)  # K; at most a phase's users
     regularisation: float | None = None  # λ_1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # r, for losses whose slope jumps
@@ -691,14 +691,8 @@ def release_chance(accounting: SubsampledLottery, outliers: float) -> float:
 
 
 def _check(inputs: Inputs) -> None:
-    """Raise ConfigError for options that contradict each other or the problem, or that no theorem covers together."""
-    problem, options = inputs.problem, inputs.options
-    if not problem.convex:
+    if not inputs.problem.convex:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
-    search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
-    search.require_options(options, "cohort", least=4, above=False)
-    search.require_options(options, "regularisation", "smoothing", "radius")
-    search.require_rough(problem, options.smoothing)
 
 
 INFO = AlgorithmInfo(
@@ -714,7 +708,7 @@ INFO = AlgorithmInfo(
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
     planner=Planner(
-        NAME, _check, _candidates, _chosen, "for private gradients", _worth, max_calibrated=TRIED, inputs=Inputs
+        NAME, _candidates, _chosen, "for private gradients", _worth, max_calibrated=TRIED, inputs=Inputs, check=_check
     ),
     verifier=verify,
     maker=AcceleratedERM,

@@ -187,6 +187,7 @@ def best_phases(
     step_size: float | None = None,
     steps: Vector | None = None,
     shares: tuple[float, ...] | None = None,
+    lasting_variance: float = 0.0,
 ) -> list[tuple[float, PhaseModel]]:
     """(predicted excess risk, phase) at the best step and suffix for each of W numbers of rounds.
 
@@ -200,7 +201,9 @@ def best_phases(
     suffixes = np.maximum(1, np.rint(np.outer(rounds, shares))).astype(np.int64)
     noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(excess_risks(problem, [PhaseModel(totals, steps[:, :, None], averaged, noise)]))
+    risks = np.asarray(
+        excess_risks(problem, [PhaseModel(totals, steps[:, :, None], averaged, noise, 0.0, lasting_variance)])
+    )
     every = np.broadcast_to(noise, risks.shape)
     found = []
     for place, total in enumerate(rounds):

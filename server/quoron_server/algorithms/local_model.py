@@ -229,11 +229,6 @@ def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: floa
     return (beta * problem.radius**2 + local_noise) / (steps * (steps + 1) / 2)
 
 
-def _check(inputs: Inputs) -> None:
-    search.require_options(inputs.options, "smoothing", "clip_norm", least=1e-80, most=1e80)
-    search.require_rough(inputs.problem, inputs.options.smoothing)
-
-
 def _candidates(inputs: Inputs) -> Iterator[Candidate[LocalModelParameters]]:
     """All numbers of interactions, step sizes and smoothings."""
     problem, privacy = inputs.problem, inputs.privacy
@@ -324,7 +319,6 @@ INFO = AlgorithmInfo(
     parameters=LocalModelParameters,
     planner=Planner(
         NAME,
-        _check,
         _candidates,
         lambda _, found: Chosen(found.of, found.risk),
         "for a report in every round",

@@ -188,7 +188,7 @@ class MeanSGDOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
-    rate: float | None = None  # B / n
+    rate: float | None = search.within(1e-12, 1.0)  # B / n
     step_size: float | None = None
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
@@ -270,12 +270,9 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[float]:
 
 
 def _check(inputs: _Inputs) -> None:
-    problem, options, zero_out = inputs.problem, inputs.options, inputs.privacy.adjacency == "zero-out"
-    if zero_out and inputs.ranged:
+    if inputs.privacy.adjacency == "zero-out" and inputs.ranged:
         raise Infeasible(NAME, "nothing is proved of a private range under zero-out", "privacy.adjacency=replace-one")
-    search.require_options(options, "smoothing", "clip_norm", "step_size")
-    search.require_rough(problem, options.smoothing)
-    require_cohorts(inputs.name, problem, 1)
+    require_cohorts(inputs.name, inputs.problem, 1)
 
 
 def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
@@ -457,7 +454,7 @@ def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
     return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
-_PLANNER = Planner(RECENTRED, _check, _candidates, _chosen, _missing, inputs=_Inputs)
+_PLANNER = Planner(RECENTRED, _candidates, _chosen, _missing, inputs=_Inputs, check=_check)
 RECENTRED_INFO = AlgorithmInfo(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",

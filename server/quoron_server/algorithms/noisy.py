@@ -33,7 +33,7 @@ from quoron_client.protocol.questions import Answers, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Integers
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
@@ -147,9 +147,6 @@ class DrawnCohorts(Parameters):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
-
-
-D = TypeVar("D", bound=DrawnCohorts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +406,7 @@ class ClipOptions:
 
     clip_norm: float | None = None  # from public knowledge, never tuned on protected data; the first one if adaptive
     clip: Literal["fixed", "adaptive"] = "fixed"
-    quantile: float = 0.5  # share of users meant to be within an adaptive clip norm
+    quantile: float = search.within(*QUANTILES, default=0.5)  # share of users meant to be within an adaptive clip norm
 
     @property
     def adaptive(self) -> bool:
@@ -422,11 +419,8 @@ def adaptive_clip(
 ) -> AdaptiveClip:
     """Return a clip that follows weighted shares of `cohort` users with noise `scale`.
 
-    ConfigError for a quantile that the shares cannot find; Infeasible where so few answer that their noise would say
-    more of the clip norm than users do.
+    Infeasible where so few answer that their noise would say more of the clip norm than users do.
     """
-    if not QUANTILES[0] <= options.quantile <= QUANTILES[1]:
-        raise ConfigError(f"Expected options.quantile in {list(QUANTILES)}, got quantile={options.quantile}.")
     made = AdaptiveClip(options.quantile, adjacency)
     if (loud := made.deviation(scale)) > LOUDEST_SHARE:
         raise Infeasible.too_few(
@@ -462,7 +456,7 @@ class OnePassOptions(ClipOptions, OptimiserOptions, SGDOptions):
 class DPSGDOptions(OnePassOptions):
     """Planning options; None lets the plan choose by predicted excess risk."""
 
-    rate: float | None = None  # B / n
+    rate: float | None = search.within(1e-12, 1.0)  # B / n
 
 
 OnePass = PlanInputs[OnePassOptions]
@@ -635,7 +629,7 @@ SGD = AlgorithmInfo(
     ),
     options=SGDOptions,
     parameters=NoisySGDParameters,
-    planner=Planner("sgd", _check, partial(_disjoint, None), _without_privacy),
+    planner=Planner("sgd", partial(_disjoint, None), _without_privacy, check=_check),
     verifier=lambda plan: None,
     maker=NoisySGD,
     factor=UNMEASURED,
@@ -648,7 +642,7 @@ ONE_PASS = AlgorithmInfo(
     promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
-    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, one_pass_noise), _chosen_one_pass),
+    planner=Planner("one-pass-dp-sgd", partial(_disjoint, one_pass_noise), _chosen_one_pass, check=_check),
     verifier=partial(_verify, {"replace-one": "disjoint"}),
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),
@@ -664,7 +658,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         origin=origin,
         promises=Promises(SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None),
         options=DPSGDOptions,
-        planner=Planner(name, _check, partial(_several, schemes), partial(_chosen_several, schemes)),
+        planner=Planner(name, partial(_several, schemes), partial(_chosen_several, schemes), check=_check),
         verifier=partial(_verify, schemes),
         factor=factor,
         choosing=Choosing(many_passes=True, curve_step=curve_step),

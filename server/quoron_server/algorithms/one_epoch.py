@@ -494,17 +494,10 @@ class FTRLOptions(OptimiserOptions, OneEpochOptions):
 
     epochs: int = 1  # k: how often a user is asked, at most
     factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
-    noise_memory: int = 2**24  # bytes; with several epochs, of what is kept of earlier noise and written every round
+    noise_memory: int = search.within(0, 1e9, 2**24)  # bytes of earlier noise, written every round; several epochs
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """What is chosen of a run."""
-
-    rounds: int
-    beta: float
-    suffix: int
-    clip: float
+_Tried = tuple[int, float, int, float]  # rounds, β, iterates averaged and the clip norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,28 +535,28 @@ def _missing(inputs: _Inputs) -> Infeasible:
     return Infeasible.too_few(inputs.name, f"n={inputs.problem.users:,} users cannot fill the cohorts", fewest)
 
 
-def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
-    gradients, options, chosen = inputs.gradients, inputs.options, found.of
-    cohort_size = inputs.cohort_size(chosen.rounds)
-    sensitivity = mean_sensitivity(chosen.clip, cohort_size)
-    scale, mu = _calibrated(inputs, chosen.rounds, sensitivity)
+def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
+    gradients, options, (rounds, beta, suffix, clip) = inputs.gradients, inputs.options, found.of
+    cohort_size = inputs.cohort_size(rounds)
+    sensitivity = mean_sensitivity(clip, cohort_size)
+    scale, mu = _calibrated(inputs, rounds, sensitivity)
     parameters = OneEpochParameters(
         gradients,
         inputs.method,
-        rounds=chosen.rounds,
+        rounds=rounds,
         cohort_size=cohort_size,
-        beta=chosen.beta,
-        suffix=chosen.suffix,
-        clip_norm=chosen.clip,
+        beta=beta,
+        suffix=suffix,
+        clip_norm=clip,
         sensitivity=sensitivity,
         noise_scale=scale,
-        factorisation="-" if gradients == "independent" else inputs.factorisation(chosen.rounds),
+        factorisation="-" if gradients == "independent" else inputs.factorisation(rounds),
         mu=mu,
     )
     risk: float | None = found.risk
     if isinstance(options, FTRLOptions):
         optimiser = options.made(options.inverse_step, "inverse_step")
-        suffix = options.averaged(parameters.suffix, chosen.rounds)
+        suffix = options.averaged(suffix, rounds)
         parameters = replace(parameters, epochs=options.epochs, optimiser=optimiser, suffix=suffix)
         if options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
@@ -605,7 +598,7 @@ def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) ->
     return played.mu(noise, once, dimension)
 
 
-def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Tried]]:
     gradients, method, problem, options = inputs.gradients, inputs.method, inputs.problem, inputs.options
     most = min(max(LARGEST_ROUNDS, inputs.epochs), inputs.epochs * (problem.users // 2))
     for rounds in inputs.rounds(round_grid(most, smallest=max(2, inputs.epochs))):
@@ -635,7 +628,7 @@ def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
                 ]
             )
         for risk, *steps in zip(*(row.tolist() for row in (risks, inverse_steps, averaged, clips)), strict=True):
-            yield Candidate(risk, (rounds,), _Steps(rounds, *steps))
+            yield Candidate(risk, (rounds,), (rounds, *steps))
 
 
 def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:
@@ -734,7 +727,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
         promises=Promises(THEOREM, pairs, moves=moves, one_server=None),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
-        planner=Planner(name, _check, _candidates, _chosen, _missing, inputs=inputs),
+        planner=Planner(name, _candidates, _chosen, _missing, inputs=inputs, check=_check),
         verifier=verify,
         **more,
     )

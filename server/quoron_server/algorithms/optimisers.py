@@ -30,6 +30,7 @@ import numpy as np
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithm import Vector
+from quoron_server.algorithms.search import within
 
 Kind = Literal["sgd", "momentum", "adam", "normalised"]
 Schedule = Literal["constant", "linear", "cosine"] | tuple[float, ...]  # by name, or the factors of all rounds
@@ -44,10 +45,10 @@ class OptimiserOptions:
     """Options of algorithms that step along released gradients."""
 
     optimiser: Kind = "sgd"
-    momentum: float = 0.9  # β₁, of momentum and adam; of the alignment of normalised
-    second_momentum: float = 0.999  # β₂, of adam and normalised
+    momentum: float = within(0.0, 1.0, 0.9)  # β₁, of momentum and adam; of the alignment of normalised
+    second_momentum: float = within(0.0, 1.0, 0.999)  # β₂, of adam and normalised
     stability: float = 1e-8  # κ, of adam: beside the root of the second moment
-    weight_decay: float = 0.0  # λ
+    weight_decay: float = within(0.0, 1e9, 0.0)  # λ
     schedule: Schedule = "constant"  # of the steps over the rounds: a name, or a factor for each round
     suffix: int | None = None  # iterates averaged; None: the plan chooses, the last one alone with other optimisers
 

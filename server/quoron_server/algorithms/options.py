@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.info import AlgorithmInfo
-from quoron_server.plan import MOST_ROUNDS, Constants
+from quoron_server.algorithms.search import check_options
+from quoron_server.plan import Constants
 
 
 def options_of(
@@ -27,20 +28,13 @@ def options_of(
             hint = f"; did you mean {called}.{close[0]}?" if close else "."
             among = f"of {info.name}{'' if constants == 'calibrated' else ' as printed'} among {', '.join(known)}"
             raise ConfigError(f"Expected {called} {among}, got {called}.{key}{hint}")
-    counts = ("rounds", "phases")
-    for key, value in given.items():
-        if key not in counts:
-            _check_range(f"{called}.{key}", value)
     try:
         read: Any = _reader(kind).validate_python(dict(given))
     except ValidationError as error:
         wrong = error.errors()[0]
         name = ".".join((called, *map(str, wrong["loc"])))
         raise ConfigError(f"Expected {name} to be valid ({wrong['msg']}), got {name}={wrong['input']!r}.") from None
-    for key in counts:  # as they were read: 1e9 and "1000000000" are numbers of rounds too
-        count = getattr(read, key, None)
-        if count is not None and not 1 <= count <= MOST_ROUNDS:
-            raise ConfigError(f"Expected {called}.{key} in [1, {MOST_ROUNDS:,}], got {count:,}.")
+    check_options(read, called)  # as they were read: 1e9 and "1000000000" are numbers of rounds too
     return read
 
 
@@ -53,15 +47,3 @@ def summed(options: Any) -> Any:
 def _reader(options: type) -> TypeAdapter[Any]:
     """Made once: a curve reads the same options for every number of rounds."""
     return TypeAdapter(options)
-
-
-def _check_range(name: str, value: Any) -> None:
-    """Options are positive, rates at most 1, bytes may be zero; ConfigError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    least = 0 if name.endswith(".noise_memory") else 1e-12
-    most = 1.0 if name.endswith(".rate") else 1e9
-    if not least <= value <= most:
-        raise ConfigError(
-            f"Expected {name} in [{least:g}, {most:g}], got {name}={value}. Leave it out to let the plan choose."
-        )

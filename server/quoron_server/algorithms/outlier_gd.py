@@ -132,7 +132,7 @@ class OutlierGDOptions:
     rounds: int | None = None
     step_size: float | None = None
     radius: float | None = None  # τ, from public knowledge
-    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
+    smoothing: float | None = search.within(0.0, 1e9)  # λ of the Moreau envelope, if slopes jump; 0 is none
     suffix: int | None = None  # iterates averaged
 
 
@@ -241,15 +241,6 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     return Chosen(p, risk)
 
 
-def _check(inputs: Inputs) -> None:
-    """Raise ConfigError for options that cannot be."""
-    options = inputs.options
-    search.require_options(options, "rounds", "suffix", least=1, above=False)
-    search.require_options(options, "step_size", "radius")
-    search.require_options(options, "smoothing", above=False)
-    search.require_rough(inputs.problem, options.smoothing)
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
@@ -262,7 +253,7 @@ INFO = AlgorithmInfo(
     promises=Promises(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),
+    planner=Planner(NAME, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),
     verifier=verify,
     maker=OutlierGD,
     factor=Factor(known=8.0, unknown=21.0),

@@ -35,7 +35,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust import lottery, robust_mean
 from quoron_privacy.robust.lottery import OneShot, verify_one_shot
@@ -225,7 +225,7 @@ class OutlierIterateOptions:
     phases: int | None = None
     step_size: float | None = None  # η of the first phase
     radius_factor: float | None = None  # c: the radius in units of honest chains' rms distance
-    tolerance: float | None = None  # share of users, adversarial or absent, that stop no release; None: as declared
+    tolerance: float | None = search.within(0.0, 0.4999)  # share of users that stop no release; None: as declared
     broadcast: bool = False  # only chains of one user: no client sees anything un-noised
 
 
@@ -283,12 +283,6 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         """C_min: the least number of chains with a release when chains are lost as often as users, however noisy."""
         noise = self.asked(lottery.estimate)
         return robust_mean.smallest(lambda chains: noise(chains, 1)) or _BEYOND
-
-
-def _check(inputs: _Inputs) -> None:
-    """Raise ConfigError for a tolerance of a half or more."""
-    if not inputs.lost < 0.5:
-        raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {inputs.lost:g}.")
 
 
 def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
@@ -502,7 +496,7 @@ INFO = AlgorithmInfo(
     options=OutlierIterateOptions,
     parameters=OutlierIterateParameters,
     planner=Planner(
-        NAME, _check, _candidates, _chosen, _missing, trivial_risk, ", or more items of each", NEAR, inputs=_Inputs
+        NAME, _candidates, _chosen, _missing, trivial_risk, ", or more items of each", NEAR, inputs=_Inputs
     ),
     verifier=verify,
     maker=OutlierIterates,

@@ -35,69 +35,52 @@ from quoron_server.algorithms.min_cohort import (
 )
 from quoron_server.algorithms.search import settled
 from quoron_server.parameters import Assumption, Kind, PrintedParameters, together
-from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
+from quoron_server.plan import Constants, Cost, Guarantee, Part, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
-if TYPE_CHECKING:  # a plan holds them, and they verify themselves
+if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-    from quoron_privacy.counts.data_quality import DataQuality
-    from quoron_privacy.counts.private_bounds import EstimatedBounds
 
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
-ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
+AROUND: tuple[Part, ...] = ("held_out", "estimates", "data_quality")  # stages around a run, from the outside in
 _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases has thousands of fields
 
 
-def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
-    """Return the whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`.
+def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
+    """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole promise together.
 
-    A guarantee may pay for a data quality check, and for bounds that nobody declared, before the first round. What is
-    estimated, with which noise, and the part of μ that is left are fixed before any value is read. Columns, algorithm
-    and numbers may then depend on what was released: the μ of every part is fixed beforehand, so they compose.
-    Statements and proofs: docs/privacy/data-quality.md, docs/privacy/private-bounds.md#b1.
+    A guarantee may pay for bounds that nobody declared and for a data quality check before the first round, and for
+    figures of users who are in nothing else. What is estimated, with which noise, and the part of μ that is left are
+    fixed before any value is read: so parts compose, whatever columns, algorithm and numbers are then chosen. By the
+    second account: nothing that calibrated is asked. Statements and proofs: docs/privacy/private-bounds.md#b1,
+    docs/privacy/data-quality.md, docs/privacy/evaluation.md.
     """
-    return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, estimates=paid))
-
-
-def verify_estimates(plan: RunPlan, rest: Pair | None) -> None:
-    """The estimates and what comes after them, verified and worth `rest`, are the whole promise together.
-
-    By the second account: nothing that calibrated is asked.
-    """
-    promise, paid = plan.guarantee, plan.guarantee.estimates
-    rest = _beside("estimates", plan, paid, rest)
-    assert paid is not None
-    both = paid.pair.and_(rest)
-    charged = Pair.gaussian(*paid.charged)
-    require(
-        "private bounds",
-        ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
-        (
-            f"delta <= {promise.delta} for what is charged",
-            charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
-            paid.charged,
-        ),
-    )
-
-
-def _beside(what: str, plan: RunPlan, paid: "EstimatedBounds | DataQuality | None", rest: Pair | None) -> Pair:
-    """Return what comes after `what` in its promise, one in μ that pays for both.
-
-    VerificationError beside a minimum cohort.
-    """
-    promise = plan.guarantee
+    promise, stage = plan.guarantee, getattr(plan.guarantee, name)
+    if name == "held_out":
+        if (why := told_too_much(plan)) is not None:
+            raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
+        stage.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
+        return
     if promise.min_cohort is not None:
-        raise VerificationError(f"Expected no minimum cohort beside {what} in a plan of {plan.algorithm}, got one.")
+        raise VerificationError(f"Expected no minimum cohort beside {name} in a plan of {plan.algorithm}, got one.")
     if rest is None:
-        raise VerificationError(f"Expected a guarantee in μ beside {what}, got {plan.algorithm} without one.")
-    assert paid is not None
+        raise VerificationError(f"Expected a guarantee in μ beside {name}, got {plan.algorithm} without one.")
     users = plan.problem.users
-    paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
-    return rest
+    stage.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
+    if name == "estimates":
+        both, charged = stage.pair.and_(rest), Pair.gaussian(*stage.charged)
+        require(
+            "private bounds",
+            ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
+            (
+                f"delta <= {promise.delta} for what is charged",
+                charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
+                stage.charged,
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +118,11 @@ class Registered(AlgorithmInfo):
 
     def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> RunPlan:
         """Return the same; the n of its Infeasible is an estimate."""
+        search.check_options(options)
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
         if privacy.trust_model is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
-        given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
-        search.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
         if privacy.min_cohort is not None:
             return self._with_min_cohort(problem, privacy, options, constants, seed)
@@ -236,22 +218,12 @@ class Registered(AlgorithmInfo):
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
         promise, own = plan.guarantee, plan.without("min_cohort")
-        if promise.held_out is not None:
-            if (why := told_too_much(plan)) is not None:
-                raise VerificationError(f"Expected private participation in a plan of {self.name}, got public: {why}.")
-            check_numbers(promise.held_out, "held_out")
-            self.verify(plan.without("held_out"))
-            promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
-        elif promise.estimates is not None:
-            check_numbers(promise.estimates, "estimates")
-            rest = plan.without("estimates")
+        stage = next((each for each in AROUND if getattr(promise, each) is not None), None)
+        if stage is not None:
+            check_numbers(getattr(promise, stage), stage)
+            rest = plan.without(stage)
             self.verify(rest)
-            verify_estimates(plan, self._gaussian(rest))
-        elif promise.data_quality is not None:
-            check_numbers(promise.data_quality, "data_quality")
-            rest = plan.without("data_quality")
-            self.verify(rest)
-            _beside("a data quality check", plan, promise.data_quality, self._gaussian(rest))
+            verify_stage(stage, plan, None if stage == "held_out" else self._gaussian(rest))
         else:
             self._check_promise(plan)
             alone = own.without("servers")
@@ -274,8 +246,7 @@ class Registered(AlgorithmInfo):
         promise, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
             raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
-        beside = "min_cohort", "data_quality", "estimates", "held_out", "servers"
-        if promise.proved or any(getattr(promise, name) is not None for name in beside):
+        if promise.proved or any(getattr(promise, name) is not None for name in (*AROUND, "servers", "min_cohort")):
             raise VerificationError(
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
             )
@@ -298,7 +269,7 @@ class Registered(AlgorithmInfo):
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """Return the same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without("held_out", "estimates", "data_quality", "min_cohort")
+        promise, own = plan.guarantee, plan.without(*AROUND, "min_cohort")
         if promise.servers is not None:  # an observer of the releases alone learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
@@ -350,7 +321,7 @@ class Registered(AlgorithmInfo):
         self.verify(plan)
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
             return self.printed.maker(plan)
-        plan = plan.without("held_out", "estimates", "data_quality")
+        plan = plan.without(*AROUND)
         own, min_cohort = plan.without("min_cohort"), plan.guarantee.min_cohort
         made = self.maker(own.without("servers"))
         if own.guarantee.servers is not None:

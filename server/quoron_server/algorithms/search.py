@@ -12,7 +12,7 @@ is taken.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron_client.protocol.domains import Box
@@ -21,7 +21,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, V
 from quoron_privacy.errors import require as require_all
 from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.info import Chosen, no_better
-from quoron_server.plan import MOST_EPSILON, Cost, Privacy, RunPlan
+from quoron_server.plan import MOST_EPSILON, MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Again = Callable[[int, float, int | None], object]
 C = TypeVar("C")
 A = TypeVar("A")  # options
 
+POSITIVE, COUNTS = (1e-12, 1e9), (1, MOST_ROUNDS)  # ranges of options, unless their field has its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 SINGLY = 16  # rounds up to which a limit on them tries every number
 
@@ -53,27 +54,29 @@ def left(plan: RunPlan, *, gaussians: int, laplaces: int = 0) -> float:
     return math.nextafter(plan.guarantee.delta - taken, -1.0)
 
 
-def require_options(options: object, *names: str, least: float = 0.0, most: float = 1e100, above: bool = True) -> None:
-    """ConfigError for an option out of (least, most), or that may be `least` without `above`; None stands for any."""
-    for name in names:
-        value = getattr(options, name)
-        if isinstance(value, float | int) and not (least < value < most or (value == least and not above)):
-            allowed = f"{'>' if above else '>='} {least:g}" + (f" and < {most:g}" if value >= most else "")
-            raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={value}.")
+def within(least: float, most: float, default: float | None = None) -> Any:
+    """Return a field of options whose number lies in [least, most]; with a least of 0 it may be 0 too."""
+    return field(default=default, metadata={"range": (least, most)})
+
+
+def check_options(options: Any, called: str = "algorithm.options") -> None:
+    """ConfigError for a number of options that is out of its range: that of its field, else POSITIVE or COUNTS."""
+    for item in fields(options):
+        name, value = item.name, getattr(options, item.name)
+        least, most = item.metadata.get("range", COUNTS if name in ("rounds", "phases") else POSITIVE)
+        zero, least = "" if least else "0, or ", least or POSITIVE[0]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and not (zero and value == 0) and not least <= value <= most:
+            raise ConfigError(
+                f"Expected {called}.{name} {zero}in [{least:g}, {most:,.7g}], got {called}.{name}={value}. Leave it "
+                "out to let the plan choose."
+            )
 
 
 def require_participation(share: float) -> None:
     """Raise ConfigError for a declared share of users who answer that is beyond what plans divide by."""
     if not 1 / 32 <= share <= 1:
         raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
-
-
-def require_rough(problem: Problem, smoothing: float | None) -> None:
-    """Raise ConfigError where a smooth loss is to be smoothed."""
-    if smoothing and problem.smoothness is not None:
-        raise ConfigError(
-            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={smoothing}."
-        )
 
 
 def require_smooth(name: str, problem: Problem) -> None:
@@ -207,7 +210,6 @@ class Planner(Generic[A, C]):
     """
 
     name: str
-    check: Callable[[Any], None]  # raises ConfigError and Infeasible for what no candidate can mend
     candidates: Callable[[Any], Iterable[Candidate[C]]]  # their risks may rest on estimated noise
     calibrate: Callable[[Any, Candidate[C]], Chosen]  # raises Infeasible
     missing: Callable[[Any], Infeasible] | str = "for any rounds"  # why none is feasible, or too few users for what
@@ -215,11 +217,17 @@ class Planner(Generic[A, C]):
     also: str = ""  # what helps beside more users against a risk that is no better
     near: float = NEAR
     max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones promise less
-    inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what the functions above are called with
+    inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what these functions are called with
+    check: Callable[[Any], None] = lambda _: None  # raises ConfigError and Infeasible for what no candidate can mend
 
     def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Chosen:
         """Return the numbers of the first candidate that can be calibrated and is worth running."""
         inputs = self.inputs(self.name, problem, privacy, options)
+        smoothing = getattr(options, "smoothing", None)
+        if smoothing and problem.smoothness is not None:
+            raise ConfigError(
+                f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={smoothing}."
+            )
         self.check(inputs)
         worth = math.inf if self.worth is None else self.worth(problem)
         least: float | None = None

@@ -605,19 +605,6 @@ class Assumed(NamedTuple):
     gradient_spread: Number  # spread of the *change* of a user's average gradient, per unit of step
 
 
-class Prediction(NamedTuple):
-    """Parts of the excess risk."""
-
-    optimisation: Number
-    sampling: Number
-    noise: Number
-
-    @property
-    def total(self) -> Number:
-        """Their sum."""
-        return self.optimisation + self.sampling + self.noise
-
-
 def predict(
     known: Assumed,
     *,
@@ -625,9 +612,10 @@ def predict(
     warmup: tuple[Whole, Whole, Number],
     main: tuple[Whole, Whole, Number],
     inverse: Vector,
-) -> Prediction:
-    """Predictions for (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
+) -> Vector:
+    """Return the excess risk of C candidates by optimisation, sampling and noise, shape (3, C).
 
+    Of (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
     `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds.
     """
     given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
@@ -635,7 +623,7 @@ def predict(
     parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
     facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
     loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
-    return Prediction(*parts.reshape(3, *given[0].shape))
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,10 +631,10 @@ class TrackingOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None  # all of them: pilot, warm-up and main
-    participation: float = 1.0  # declared share of asked users who answer; divisors count on it
+    participation: float = search.within(1 / 32, 1.0, 1.0)  # declared share of users who answer; divisors count on it
     reference_items: int | None = None  # m_ref; users with fewer items count for less. None: items_per_user
     first_radius: float | None = None  # C_0, from public knowledge
-    pilot_share: float | None = None  # share of the users in the pilot
+    pilot_share: float | None = search.within(1e-12, 1.0)  # share of the users in the pilot
     factorisation: str = DEFAULT
 
 
@@ -721,10 +709,6 @@ def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
 def _check(inputs: Inputs) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
     problem, options = inputs.problem, inputs.options
-    search.require_participation(options.participation)
-    search.require_options(options, "pilot_share", most=1.0)
-    search.require_options(options, "first_radius", least=1e-100)
-    search.require_options(options, "reference_items", least=1, above=False)
     if options.rounds is not None and options.rounds < PILOT + 2:
         condition = f"{options.rounds} rounds hold no pilot of {PILOT}, warm-up and main round"
         raise Infeasible(NAME, condition, Needs(f"rounds >= {PILOT + 2}", rounds=PILOT + 2))
@@ -744,7 +728,7 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
     tried = list(_sizes(problem, mu, options))
     if not tried:
         return []
-    risks = predicted(problem, mu, options, tried, privacy.adjacency or "replace-one").total
+    risks = predicted(problem, mu, options, tried, privacy.adjacency or "replace-one")
     totals = np.nan_to_num(risks, nan=math.inf, posinf=math.inf).tolist()
     return [Candidate(risk, (sizes.total,), sizes) for risk, sizes in zip(totals, tried, strict=True)]
 
@@ -785,7 +769,7 @@ def _main_rounds(wanted: int | None, warmups: int) -> list[int]:
 
 def predicted(
     problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes], adjacency: Adjacency
-) -> Prediction:
+) -> Vector:
     """Predicted excess risk of each of some sizes."""
     _, moment, warmups, warmup, rounds, main = np.array(tried).T
     d, p = problem.dimension, problem.features
@@ -817,7 +801,8 @@ def predicted(
         main=(rounds, main, main_noise),
         inverse=inverse,
     )
-    return Prediction(*(part * (1 + edge**2) for part in parts))  # directions of which the pilot released nothing
+    risks: Vector = np.sum(parts * (1 + edge**2), axis=0)  # directions of which the pilot released nothing
+    return risks
 
 
 def _unit(problem: Problem) -> float:
@@ -929,7 +914,9 @@ INFO = AlgorithmInfo(
     promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=TrackingOptions,
     parameters=TrackingParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for a radius that settles in one pass", _worth, ALSO, NEAR),
+    planner=Planner(
+        NAME, _candidates, _chosen, "for a radius that settles in one pass", _worth, ALSO, NEAR, check=_check
+    ),
     verifier=verify,
     maker=TrackingSRGD,
     factor=Factor(known=2.0, unknown=8.0),

@@ -14,6 +14,7 @@ docs/privacy/winsorised-erm.md#we1.
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import best_phases
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import (
@@ -147,11 +148,6 @@ def recounted_mu(p: WinsorisedERMParameters, length: int, adjacency: Adjacency) 
     return sensitivity_recount.behind_choices(mean, length, p.mean.crude.epsilon * ends / 2)
 
 
-def _check(inputs: Inputs) -> None:
-    search.require_options(inputs.options, "rounds", least=1, above=False)
-    search.require_options(inputs.options, "step_size", "radius", least=1e-100)
-
-
 def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     """Return the mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
     problem, users, adjacency = inputs.problem, inputs.problem.users, inputs.privacy.adjacency or "replace-one"
@@ -182,36 +178,34 @@ def _chosen(_: Inputs, found: Candidate[WinsorisedERMParameters]) -> Chosen:
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[WinsorisedERMParameters]]:
-    """Rounds priced by their answers, with exact noise, the best step for each suffix."""
-    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
+    """Rounds priced by their answers, with exact noise, each at its best step and suffix."""
+    problem, privacy = inputs.problem, inputs.privacy
+    means: dict[int, WinsorisedMean] = {}
+    for rounds in inputs.rounds(ROUNDS) if problem.users >= 2 else ():
+        with suppress(Infeasible):
+            left = search.left_of_delta(NAME, privacy, gaussians=rounds * padded(problem.dimension))
+            means[rounds] = _mean(inputs, rounds, gdp.mu_for(privacy.epsilon, left * (1 - 1e-9)) / math.sqrt(rounds))
+    if not means:
+        return
     # Where the curvature is known, the model says what is left by the sampling error that all gradients share.
     floor = statistical_floor(problem) if problem.beliefs.isotropic is None else 0.0
-    for rounds in inputs.rounds(ROUNDS) if problem.users >= 2 else ():
-        try:
-            left = search.left_of_delta(NAME, privacy, gaussians=rounds * padded(problem.dimension))
-            mean = _mean(inputs, rounds, gdp.mu_for(privacy.epsilon, left * (1 - 1e-9)) / math.sqrt(rounds))
-        except Infeasible:
-            continue
+    variances = np.array([problem.dimension * mean.noise.scale**2 for mean in means.values()])
+    lasting, step_size = problem.user_deviation**2 / problem.users, inputs.options.step_size
+    found = best_phases(problem, list(means), variances, step_size=step_size, lasting_variance=lasting)
+    for mean, (risk, phase) in zip(means.values(), found, strict=True):
         round_mu = mean.mu(problem.dimension) * (1 + 1e-12)
-        steps = np.array([options.step_size] if options.step_size else step_grid(problem, rounds))
-        for share in suffix_shares(problem):
-            suffix = max(1, round(share * rounds))
-            variance, lasting = problem.dimension * mean.noise.scale**2, problem.user_deviation**2 / problem.users
-            phase = PhaseModel(rounds, steps, suffix, variance, lasting_variance=lasting)
-            risks = np.asarray(excess_risks(problem, [phase])) + floor
-            least = int(np.argmin(risks))
-            if math.isfinite(risks[least]):
-                made = WinsorisedERMParameters(
-                    adjacency=mean.adjacency,
-                    cohort_size=problem.users,
-                    rounds=rounds,
-                    step_size=float(steps[least]),
-                    suffix=suffix,
-                    mean=mean,
-                    round_mu=round_mu,
-                    mu=math.sqrt(rounds) * round_mu * (1 + 1e-12),
-                )
-                yield Candidate(float(risks[least]), (problem.users * rounds,), made)
+        made = WinsorisedERMParameters(
+            adjacency=mean.adjacency,
+            cohort_size=problem.users,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            mean=mean,
+            round_mu=round_mu,
+            mu=math.sqrt(phase.rounds) * round_mu * (1 + 1e-12),
+        )
+        if math.isfinite(risk):
+            yield Candidate(risk + floor, (problem.users * phase.rounds,), made)
 
 
 INFO = AlgorithmInfo(
@@ -232,7 +226,7 @@ INFO = AlgorithmInfo(
     ),
     options=WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for a private range of every rotated coordinate", known_worth),
+    planner=Planner(NAME, _candidates, _chosen, "for a private range of every rotated coordinate", known_worth),
     verifier=verify,
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),

@@ -1,7 +1,6 @@
-"""What commands print: a plan, a result, the tables of algorithms and presets.
+"""What commands print: a plan, the sections of a result's page, the tables of algorithms and presets.
 
-Before `quoron train` trains, and afterwards, that is brief: rounded, and without what only a reader of proofs asks
-for. That stands in plan.json, in the report, and behind `quoron show RUN --details`.
+What only a reader of proofs asks for stands in plan.json, on the page, and behind `quoron show RUN --details`.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,18 +28,18 @@ from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
 if TYPE_CHECKING:
-    from quoron.model import Model
-    from quoron.training.result import TrainedTable, TrainingSummary
-    from quoron.training.tuning import TableSearch
+    from quoron.training.result import TrainedTable
 
 COEFFICIENTS = 4  # that are shown
-DRY = "Dry run: nothing is charged, and of the table only its users are counted."
-NEXT = "Next: the same without --dry-run. --json has every number and the theorem."
+DRY = (
+    "Dry run: nothing is charged, and of the table only its users are counted. Next: the same without --dry-run. "
+    "--json has every number and the theorem."
+)
 
 
-def show(result: Any, *, as_json: bool) -> None:
-    """Print what has been carried out, of a trained table in brief; or the whole of a plan."""
-    _put(lambda: sections_of(result), result.as_json, as_json=as_json)
+def show(result: Any, *, as_json: bool, dry: bool = False) -> None:
+    """Print what has been carried out, without details; or what would be, and whether this is a `dry` run."""
+    _put(lambda: [*sections_of(result), Section(below=[DRY] if dry else [])], result.as_json, as_json=as_json)
 
 
 def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_json: bool) -> None:
@@ -69,12 +68,12 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
-    if details:
-        shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
-    else:
-        choice = getattr(result, "choice", None)  # of a search
-        shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
-        shown += trained_briefly(result.summary, result.model)
+    if not hasattr(result, "summary"):  # a search, before it begins
+        names = [each.name for each in result.candidates]
+        searched = Section(note=[result.statement], rows=result.rows(), warnings=result.remarks, below=names)
+        return [doubted(result.doubts), searched]
+    most = None if details else COEFFICIENTS
+    shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=most)
     model = result.directory / "model.json"
     return [*shown, Section(note=[f"Model {model}; predict with: quoron predict {model} NEW.csv"])]
 
@@ -99,31 +98,18 @@ def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as
         print(page)
 
 
-def show_search(search: "TableSearch", *, as_json: bool) -> None:
-    """What a search would try and cost."""
-    said, names = [DRY, search.statement], [each.name for each in search.candidates]
-    searched = Section(note=said, rows=search.rows(), warnings=search.remarks, below=names, dense=True)
-    _put(lambda: [doubted(search.doubts), searched], search.as_json, as_json=as_json)
-
-
-def show_dry_run(plan: Plan, *, as_json: bool) -> None:
-    """The plan of a run before it begins, without other algorithms."""
-    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}", *_choice(plan)]
-    brief = Section(note=said, rows=plan_rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)
-    _put(lambda: [doubted(plan.doubts), brief], plan.as_json, as_json=as_json)
-
-
 def _of_plan(planned: Plan) -> list[Section]:
     """Its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
-    others = [_candidate_row(each, chosen.algorithm) for each in feasible]
+    listed = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
+    others = Section(tables=[Table("Algorithms", heads, listed)], below=[SURE, *infeasible(planned.candidates)])
     return [
         doubted(planned.doubts),
         Section(note=[promised, *_choice(planned)], rows=plan_rows(planned), warnings=planned.remarks),
-        Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
+        *([others] if len(planned.candidates) > 1 else []),
         *_of_rounds(planned),
         *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
     ]
@@ -220,27 +206,3 @@ def console() -> Console:
 
 def _choice(planned: Plan) -> list[str]:
     return [] if planned.choice is None else [f"Chosen {planned.choice}"]
-
-
-def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
-    """A complete run: its promise, its public figures, the first coefficients, and warnings."""
-    known = pages.coefficients(model, COEFFICIENTS)
-    unseen = [] if summary.data_quality is not None else [summary.unseen]
-    return [
-        Section(
-            note=[f"Guarantee: {summary.statement}"],
-            rows=_figures(summary),
-            tables=known.tables[:1],
-            below=known.note,
-            dense=True,
-        ),
-        Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
-    ]
-
-
-def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
-    """Of a complete run: all but its promise, and the plan's own bound where the run has released one."""
-    left = {"privacy of one user"} | (
-        {"excess risk, predicted", "that is"} if summary.afterwards is not None else set()
-    )
-    return [row for row in summary.rows() if row[0] not in left]

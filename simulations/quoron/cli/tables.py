@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -101,6 +101,14 @@ SHARED: dict[str, Any] = {  # options that several commands have
     "algorithm": Annotated[
         str | None, typer.Option(metavar="NAME", help="Of `quoron show algorithms`. Without, a rule chooses.")
     ],
+    "algorithms": Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Which, auto among them; else the configured one, or all to compare."),
+    ],
+    "holdout": Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of users, held out to measure the model, or all trials, for the same ε."),
+    ],
     "seed": Annotated[int | None, typer.Option(help="Seed of a simulation; short for run.seed.")],
     "out": Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")],
     "settings": Settings,
@@ -110,6 +118,9 @@ SHARED: dict[str, Any] = {  # options that several commands have
     ],
     "population": Population,
 }
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what it would be and cost; charge nothing, and look at no value.")
+]
 ZeroOut = Annotated[int | None, typer.Option(help="Hide who is there at all: so many users at most.")]
 AnyEngine = Annotated[
     str,
@@ -145,6 +156,8 @@ def asks(*names: str) -> Callable[[Command], Command]:
             said = {name: given.pop(name) for name in kinds}
             if "vary" in said:
                 said["vary"] = sweep(said["vary"] or ())
+            if said.get("algorithms") is not None:
+                said["algorithms"] = _listed(said["algorithms"])
             columns = {name: read(name, texts) for name in TYPED if (texts := said.pop(name))}
             command(asked=said | {"columns": columns or None, "settings": said["settings"] or ()}, **given)
 
@@ -168,22 +181,19 @@ def opened(table: str, csv: list[str] | None) -> Any:
 
 
 def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+    """Keys and values of `key=[value, value]` texts; ConfigError for a text that is no setting, and for a key again.
 
     >>> sweep(["privacy.epsilon=[0.5, 1]"])
     {'privacy.epsilon': [0.5, 1]}
     """
     found: dict[str, list[Any]] = {}
     for text in texts:
-        key, _, value = text.partition("=")
-        read: Any = assignment(text) if value.strip().startswith("[") else None
-        if read is None:
-            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
-        for part in key.strip().split("."):
+        key, read = text.partition("=")[0].strip(), cast(Any, assignment(text))
+        for part in key.split("."):
             read = read[part.strip().strip('"')]
-        if key.strip() in found:
-            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
-        found[key.strip()] = read
+        if key in found:
+            raise ConfigError(f"Expected each key once, got {key} again. Give all its values in one list.")
+        found[key] = read
     return found
 
 
@@ -200,24 +210,18 @@ def doubts() -> Iterator[None]:
         yield
 
 
-@asks("epsilon", "delta", "algorithm", "out", "settings", "population")
+@asks("epsilon", "delta", "algorithm", "holdout", "out", "settings", "population")
 def train(
     asked: Asked,
     source: OwnTable,
-    holdout: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    asked |= {"holdout": holdout, "engine": engine}
+    asked["engine"] = engine
     if dry_run:
-        showing.show_dry_run(quoron.train(source, dry_run=True, **asked), as_json=as_json)
+        showing.show(quoron.train(source, dry_run=True, **asked), as_json=as_json, dry=True)
         return
     with doubts():
         trained = quoron.train(source, progress=shows_progress(as_json=as_json), **asked)
@@ -274,13 +278,10 @@ def example(
         print(path)
 
 
-@asks("epsilon", "delta", "out", "settings", "vary", "population")
+@asks("epsilon", "delta", "algorithms", "holdout", "out", "settings", "vary", "population")
 def tune(
     asked: Asked,
     source: OwnTable,
-    algorithms: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
-    ] = None,
     trials: Annotated[
         list[str] | None,
         typer.Option(
@@ -290,36 +291,24 @@ def tune(
             rich_help_panel=RARE,
         ),
     ] = None,
-    holdout: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
-    names = None if algorithms is None else _listed(algorithms)
-    asked |= {"algorithms": names, "holdout": holdout}
     tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     if dry_run:
-        showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
+        showing.show(quoron.tune(source, dry_run=True, **asked), as_json=as_json, dry=True)
         return
     with doubts():
         tuned = quoron.tune(source, **asked)
     showing.show(tuned, as_json=as_json)
 
 
-@asks("epsilon", "settings", "vary")
+@asks("epsilon", "algorithms", "settings", "vary")
 def compare(
     asked: Asked,
     source: Source = "quickstart",
-    algorithms: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that guarantee privacy without."),
-    ] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
     ] = 5,
@@ -330,8 +319,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    names = None if algorithms is None else _listed(algorithms)
-    asked |= {"algorithms": names, "seeds": seeds, "out": out, "engine": engine}
+    asked |= {"seeds": seeds, "out": out, "engine": engine}
     comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(comparison, as_json=as_json)
 

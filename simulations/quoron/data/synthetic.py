@@ -73,6 +73,7 @@ from quoron_privacy.errors import ConfigError, positive
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import at_once
+from quoron_server.problem import Beliefs
 
 _NODES = 200
 _RADII, _ANGLES = 48, 192  # relative error: below 1e-13 for scores up to 10, 1e-9 up to 30, 1e-3 up to 100
@@ -559,21 +560,17 @@ class Synthetic:
         """What the declared design says: expectations over the law of users, not functions of drawn items."""
         eigenvalue = self.feature_norm**2 / self.dimension
         law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
-        known = partial(PublicKnowledge, hostile_share=min(self.outliers.fraction, 0.49), assumptions=(law,))
+        known = partial(Beliefs, hostile_share=min(self.outliers.fraction, 0.49))
         if self.family in ("linear", "quadratic"):
             within = self.feature_norm - self._mean_norm - self.heterogeneity
             deviation = float(np.hypot(within, self.heterogeneity))
-            smoothness = self.loss.smoothness or None
             size = self.domain.radius if isinstance(self.domain, L2Ball) else self.domain.half_width
             inside = self.family == "linear" and self.signal_norm < self.ridge * size  # its optimum, in any direction
-            return known(
-                # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a
-                # ridge says nothing of a linear loss that is least on the boundary of the domain
-                typical_curvature=self.ridge if inside else None,
-                gradient_deviation=deviation or None,
-                user_deviation=self.heterogeneity,
-                user_smoothness=smoothness,
-            )
+            # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a ridge
+            # says nothing of a linear loss that is least on the boundary of the domain
+            curvature: Any = {"curvature": "isotropic", "typical_curvature": self.ridge} if inside else {}
+            beliefs = known(gradient_deviation=deviation or None, heterogeneity=self.heterogeneity, **curvature)
+            return PublicKnowledge(beliefs, self.loss.smoothness or None, (law,))
         if self.family == "logistic":
             _, typical, deviation = self._design.expected(self._optimal_norm)
             least = self._design.least_curvature(self._optimal_norm)
@@ -584,13 +581,14 @@ class Synthetic:
             square = eigenvalue * (off + self.heterogeneity**2) + self.label_noise**2 / 3
             deviation = float(np.sqrt(self.feature_norm**2 * square - eigenvalue**2 * off))
         between = (typical - self.ridge) * self.heterogeneity  # to first order in the heterogeneity
-        return known(
+        beliefs = known(
+            gradient_deviation=deviation or None,
+            heterogeneity=between,
+            curvature="isotropic",
             typical_curvature=typical,
             least_curvature=least,
-            gradient_deviation=deviation or None,
-            user_deviation=between,
-            user_smoothness=self._isotropic_user_smoothness(),
         )
+        return PublicKnowledge(beliefs, self._isotropic_user_smoothness(), (law,))
 
     def _isotropic_user_smoothness(self) -> float:
         """Return what the average Hessian of nearly every user stays below: Marchenko-Pastur's edge, capped.

@@ -29,6 +29,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.kernels.shipped import njit
+from quoron_server.problem import Beliefs
 
 if TYPE_CHECKING:
     from quoron.data.population import DatasetPopulation, FileUsers
@@ -223,17 +224,11 @@ class Corruption(IntEnum):
 class PublicKnowledge:
     """Facts about the distribution that a plan may use to predict risk and choose steps; never for privacy.
 
-    Of a synthetic population they follow from its declared design, not from the drawn items. None means unknown.
+    Of a synthetic population they follow from its declared design, not from the drawn items.
     """
 
-    typical_curvature: float | None = None  # expected eigenvalue of the Hessian at the optimum, isotropic design
-    least_curvature: float | None = None  # the smallest such eigenvalue
-    gradient_deviation: float | None = None  # sigma_g = sqrt(E |g - E g|^2) of an item's gradient at the optimum
-    user_deviation: float | None = None  # the same between users' expected gradients; 0 for i.i.d. users
-    user_smoothness: float | None = None  # what nearly every user's average Hessian stays below
-    hostile_share: float = 0.0  # share of users that may send anything
-    intercept: bool = False  # whether the last feature is the same for every item
-    groups: tuple[int, ...] = ()  # of features that are curves and products: see `Encoding.groups`
+    beliefs: Beliefs = field(default_factory=Beliefs)
+    user_smoothness: float | None = None  # what nearly every user's average Hessian stays below; None: unknown
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 
@@ -260,7 +255,7 @@ class Declared:
     ) -> "Declared":
         """Return what is declared of users whose items are rows of a table; None: one item each."""
         taken = (_UNDECLARED,) if items_per_user is None else ()
-        known = PublicKnowledge(intercept=encoding.intercept, groups=encoding.groups, assumptions=taken)
+        known = PublicKnowledge(Beliefs(intercept=encoding.intercept, groups=encoding.groups), assumptions=taken)
         return cls(users, items_per_user or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
     def public(self) -> dict[str, Any]:

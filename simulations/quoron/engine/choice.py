@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any, Union
@@ -29,8 +30,9 @@ from numpy.typing import NDArray
 
 from quoron.arguments import shortened
 from quoron.data.users import Users
-from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
-from quoron.engine.processes import Died, Workers
+from quoron.engine import processes
+from quoron.engine.inline import Indices, InlineEngine, Told, held_or_again, part_of, together
+from quoron.engine.processes import Died
 from quoron.engine.processors import processors
 from quoron.toml_text import pairs
 from quoron_client.protocol.questions import Question
@@ -38,7 +40,7 @@ from quoron_privacy.errors import ConfigError, RunError, count, nearest
 from quoron_privacy.noise.streams import NoiseSource
 
 if TYPE_CHECKING:
-    from quoron.engine import on_ray, processes
+    from quoron.engine import on_ray
     from quoron.planning.plans import Prepared
     from quoron.simulation.problem import Setup
 
@@ -63,7 +65,7 @@ PIECE = 16 << 20  # bytes of answers that are on their way from one worker
 TRIES = 3  # workers that may die in a row over one piece
 
 
-Worker = Union["processes.Worker", "on_ray.Actor"]  # a process that answers for one shard
+Worker = Union[processes.Worker, "on_ray.Actor"]  # a process that answers for one shard
 Start = Callable[[bytes], Worker]  # of a pickled service
 
 
@@ -89,7 +91,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
-        return looked_at_again(self._answers, question, self.population.dimension) or self._answers(question)
+        return held_or_again(self._answers, question, self.population)
 
     def _answers(self, question: Question) -> Any:
         if self._threads is None:
@@ -157,7 +159,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
 
 def of_processes(engine: InlineEngine, workers: int) -> ShardedEngine:
     """Return the same engine over workers that share this machine's processors; the caller closes it."""
-    return ShardedEngine(engine, workers, Workers(max(1, processors() // workers)).start)
+    return ShardedEngine(engine, workers, partial(processes.Worker, threads=max(1, processors() // workers)))
 
 
 def _check_fields(engine: "Engine", *, needs: str | None = None, extra: str = "") -> None:

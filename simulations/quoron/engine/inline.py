@@ -48,6 +48,7 @@ from quoron_client.protocol.questions import (
     Matrix,
     MomentAndGradient,
     Question,
+    SecondMoment,
     Task,
     summed,
 )
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from quoron.data.population import ItemStore
 
     Held = ItemBatch | ItemView | ItemStore  # items by number of user
+Indices = NDArray[np.int64]
+Told = Answers | Sums
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time
 
@@ -70,7 +73,7 @@ BLOCK = 1 << 24  # bytes that are computed at a time
 class RowsAgain:
     """Rows (k, p) of the answers to a question; the block looked at last is kept. Threads may look at the same time."""
 
-    ask: Callable[[Question], Answers]
+    ask: Callable[[Question], Told]
     question: Question
     shape: tuple[int, int]
     beside: Matrix  # (k, d), the last numbers of each row
@@ -115,16 +118,25 @@ class RowsAgain:
     def answers_at(self, at: int) -> Answers:
         """Answers of the users of a block."""
         own = slice(at, at + self.rows)
-        return self.ask(replace(self.question, cohort=self.question.cohort[own], task=self.question.task.part(own)))
+        found = self.ask(part_of(self.question, own))
+        assert isinstance(found, Answers)
+        return found
 
 
-def looked_at_again(ask: Callable[[Question], Answers], question: Question, dimension: int) -> Answers | None:
-    """Return the answers as `RowsAgain`, where they are second moments of too many users to be held; else None."""
-    users, numbers = len(question.cohort), prod(question.task.answer_shape(dimension))
+def held_or_again(ask: Callable[[Question], Told], question: Question, population: Answering) -> Told:
+    """Return what is asked; second moments of too many users to be held as `RowsAgain`.
+
+    Factors have as many rows as the user of most items, where all items lie in one place: their zeros take no time.
+    """
+    items: Held | None = getattr(population, "held", None)
+    if isinstance(question.task, SecondMoment | MomentAndGradient) and items is not None and question.task.rows is None:
+        most = min(max(1, items.longest), question.task.dimension)
+        question = replace(question, task=replace(question.task, rows=most))
     if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
-        return None
+        return ask(question)
+    users, numbers = len(question.cohort), prod(question.task.answer_shape(population.dimension))
     if 8 * users * numbers <= HELD:
-        return None
+        return ask(question)
     held = question.task.model_size
     rows = RowsAgain(ask, question, (users, numbers), np.empty((users, held)))
     status: NDArray[np.uint8] = np.empty(users, np.uint8)
@@ -189,9 +201,10 @@ class InlineEngine:
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        if question.reduction is None:
-            return looked_at_again(self.rows, question, self.population.dimension) or self.rows(question)
-        return self._in_pieces(question, self._summed)
+        return held_or_again(self._asked, question, self.population)
+
+    def _asked(self, question: Question) -> Told:
+        return self.rows(question) if question.reduction is None else self._in_pieces(question, self._summed)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
@@ -199,7 +212,7 @@ class InlineEngine:
         assert isinstance(found, Answers)
         return found
 
-    def _in_pieces(self, question: Question, ask: "Callable[[Question], Told]") -> "Told":
+    def _in_pieces(self, question: Question, ask: Callable[[Question], Told]) -> Told:
         """What is asked of users whose items are on disk: of those who are read together, one piece after the other."""
         pieces = getattr(self.population, "pieces", None)
         if pieces is None or not len(question.cohort):
@@ -397,11 +410,7 @@ def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np
     return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)
 
 
-Indices = NDArray[np.int64]
-Told = Answers | Sums
-
-
-def part_of(question: Question, own: Indices) -> Question:
+def part_of(question: Question, own: Indices | slice) -> Question:
     """Return the question to some slots of its cohort."""
     return replace(question, cohort=question.cohort[own], task=question.task.part(own))
 

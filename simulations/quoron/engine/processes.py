@@ -2,8 +2,7 @@
 
     with Program([...], log=log, environment=...) as program:  # a command
         program.wait()
-    workers = Workers(threads=1)
-    with workers.start(pickle.dumps(service)) as worker:
+    with Worker(pickle.dumps(service), threads=1) as worker:
         worker.ask(question)  # service(question) there
 
 | process                      | how it learns that the process that started it is gone                         |
@@ -138,47 +137,14 @@ class Program:
         self._process.wait()
 
 
-class Workers:
-    """Workers of this machine."""
-
-    def __init__(self, threads: int) -> None:
-        """`threads` are those of each worker's compiled loops."""
-        self._environment = os.environ | ALONE | {"NUMBA_NUM_THREADS": str(threads)}
-        self._lock, self._alive, self._stopped = threading.Lock(), set[Worker](), False
-
-    def start(self, service: bytes) -> "Worker":
-        """Return a worker for a pickled service. Raises Died."""
-        with self._lock:
-            if self._stopped:
-                raise Died("A worker has not begun.")
-            worker = Worker(self._environment, self._gone)
-            self._alive.add(worker)
-        try:
-            worker.send(service)
-        except BaseException:
-            worker.close()
-            raise
-        return worker
-
-    def stop(self) -> None:
-        """End every worker at once; none begins any more."""
-        with self._lock:
-            self._stopped = True
-            for worker in self._alive:
-                send(worker.number, signal.SIGKILL)  # its number is its own until it is closed
-
-    def _gone(self, worker: "Worker") -> None:
-        with self._lock:
-            self._alive.discard(worker)
-
-
 class Worker(AbstractContextManager["Worker"]):
     """A worker process, asked over a socket. A context manager."""
 
-    def __init__(self, environment: Mapping[str, str], gone: "Callable[[Worker], None]") -> None:
-        """`gone` is called before it is waited for."""
+    def __init__(self, service: bytes, threads: int) -> None:
+        """Start one for a pickled service, with so many `threads` for its compiled loops. Raises Died."""
         self._socket, theirs = Pipe()
-        self._log, self._gone = TemporaryFile(), gone  # noqa: SIM115
+        self._log = TemporaryFile()  # noqa: SIM115
+        environment = os.environ | ALONE | {"NUMBA_NUM_THREADS": str(threads)}
         files = theirs.fileno(), self._log.fileno()
         command = [sys.executable, "-P", "-m", "quoron.engine.processes", *map(str, files)]
         try:
@@ -187,6 +153,11 @@ class Worker(AbstractContextManager["Worker"]):
         except OSError:
             self._socket.close()
             raise Died("A worker has not begun.") from None
+        try:
+            self.send(service)
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -212,9 +183,12 @@ class Worker(AbstractContextManager["Worker"]):
         except OSError:
             raise self._died() from None
 
+    def kill(self) -> None:
+        """End it at once: a call that waits for its answer raises `Died`."""
+        send(self.number, signal.SIGKILL)  # its number is its own until it is closed
+
     def close(self) -> None:
         """End it, and come back when it has."""
-        self._gone(self)
         self._socket.close()
         self._program.wait(PATIENCE)
         self._program.kill()

@@ -492,16 +492,17 @@ def _calibration(shares: Shares) -> Iterator[Bin]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """Released means of users' rows, (classes + 2,), with the covariance of their noise."""
+    """Released means of users' rows, (classes + figures,), with the covariance of their noise."""
 
     held: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
     covariance: Vector
     users: int
+    figures: int = 2  # numbers in [0, 1], behind the classes
 
     @property
     def classes(self) -> int:
         """K; 1 for a number: presence."""
-        return len(self.held) - 2
+        return len(self.held) - self.figures
 
     @property
     def here(self) -> float:
@@ -513,10 +514,10 @@ class _Parts:
         return math.sqrt(float(gradient @ self.covariance @ gradient))
 
     def mean(self, which: int) -> tuple[float, float]:
-        """(mean over users with rows, its standard error) of one of the last two, which are in [0, 1]."""
+        """(mean over users with rows, its standard error) of one of the figures."""
         here = max(self.here, FEW)
         value = min(max(float(self.held[self.classes + which]) / here, 0.0), 1.0)
-        gradient = np.append(np.full(self.classes, -value), np.eye(2)[which]) / here
+        gradient = np.append(np.full(self.classes, -value), np.eye(self.figures)[which]) / here
         return value, math.sqrt(self.noise(gradient) ** 2 + value * (1 - value) / (here * self.users))
 
 
@@ -543,13 +544,6 @@ def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Ite
         baseline = 0.0 - float((seen * np.log(seen)).sum())
         bound = f"losses held at {most:.3g}"
         yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
-
-
-def _mean(total: float, error: float, here: float, here_error: float, users: int) -> tuple[float, float]:
-    """(mean over users with rows, its standard error) of numbers in [0, 1] whose sum over all is released."""
-    value = min(max(total / here, 0.0), 1.0)
-    noise = (error**2 + (value * here_error) ** 2) / here**2
-    return value, math.sqrt(noise + value * (1 - value) / (here * users))
 
 
 def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float) -> Figure:
@@ -608,12 +602,11 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
 
 def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: ReleaseGuarantee) -> Evaluation:
     """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
-    here, errors = max(float(told[0]), FEW), held.errors
-    figures = []
-    for name, total, error in zip(names, told[1:].tolist(), errors[1:].tolist(), strict=True):
-        value, spread = _mean(total, error, here, float(errors[0]), held.users)
+    parts, figures = _Parts(told, np.diag(np.square(held.errors)), held.users, figures=len(names)), []
+    for which, name in enumerate(names):
+        value, spread = parts.mean(which)
         figures.append(_figure(name, value, *_within(value, spread), None, ""))
-    seen = float(told[0]) > max(FEW, WIDE * float(errors[0]))
+    seen = parts.here > max(FEW, WIDE * float(held.errors[0]))
     if not seen:
         figures = [_nothing(each) for each in figures]
     return Evaluation(

@@ -15,11 +15,9 @@
 What a local federation is started with: how many clients in how many processes, and where.
 """
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron.engine.processors import processors
-from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_client.durable import OWN, PRIVATE, acquired, make_folder, replace_whole
 from quoron_client.protocol import identity, is_loopback
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
@@ -197,28 +195,14 @@ class Folder:
 
         Processes that only look are waited for.
         """
-        ends = time.monotonic() + LOOKS
         with open(self.path / ".lock", "wb", opener=_own) as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() < ends:
-                        time.sleep(0.02)
-                        continue
-                    yield None
-                else:
-                    yield file.fileno()
-                return
+            yield file.fileno() if acquired(file.fileno(), seconds=LOOKS) else None
 
     @property
     def runs(self) -> bool:
         """Whether its processes are there."""
         with suppress(FileNotFoundError), open(self.path / ".lock", "rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # several may look at once
-            except BlockingIOError:
-                return True
+            return not acquired(file.fileno(), seconds=0, shared=True)  # several may look at once
         return False
 
 

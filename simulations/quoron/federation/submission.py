@@ -27,7 +27,6 @@ from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.silos import Silos
 from quoron_server.specification import (
-    LONGEST_WAITING,
     WAITING,
     RunSpecification,
     require_fitting,
@@ -57,8 +56,6 @@ def specify(
     loss = loss_of(config)
     columns = _encoding(config, loss, users)
     waiting = WAITING if waiting is None else waiting
-    if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
-        raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
     others = config.algorithm.name != "auto"  # a user who named an infeasible one learns which are feasible
     plan = _chosen(config, users, alternatives=others).plan
     said: dict[str, Any] = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
@@ -87,7 +84,7 @@ def specification_of(
         rounds = plan.cost.rounds
     if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)
-    return RunSpecification(
+    return RunSpecification.of(
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,

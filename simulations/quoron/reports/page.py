@@ -78,7 +78,6 @@ class Section:
     tables: Sequence[Table] = ()
     below: Sequence[str] = ()  # in small print
     statement: str = ""  # a privacy guarantee
-    dense: bool = False  # on a terminal without lines around its rows
     detail: bool = False  # a terminal shows it only where details are asked for
 
 

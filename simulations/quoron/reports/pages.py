@@ -175,7 +175,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
         spans = ((" and ".join(titles), float(np.ptp(effect))) for titles, effect in model.shapes().items())
         moving = [[name, in_units(span)] for name, span in sorted(spans, key=lambda span: -span[1])[:COLUMNS] if span]
         tables.append(Table("The columns that move it most, over their whole range", ["column", "by"], moving))
-    return Section(title="What the model says", note=note, tables=tables, detail=True)
+    return Section(title="What the model says", note=note, tables=tables)
 
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
@@ -305,6 +305,7 @@ def training_sections(
             title="How the table fits its declarations",
             note=[] if quality is None else ["Means over people, released with noise; ± is its standard deviation."],
             rows=[] if quality is None else quality.table(),
+            detail=True,
         ),
         Section(title="What was estimated of the table", tables=[Table("Facts with noise", heads, estimates)]),
         Section(title="How it was made", rows=_made(summary, model)),

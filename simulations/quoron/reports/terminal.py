@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich import box
-from rich import table as tables
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 from quoron_privacy.errors import printable
@@ -141,7 +141,9 @@ def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> 
         for text in (*part.note, *filter(None, [part.statement])):
             say(out, text)
         for heads, rows in listed:
-            made = table(*heads, dense=part.dense)
+            made = Table(box=box.SIMPLE_HEAD, show_header=bool(heads))
+            for head in heads:
+                made.add_column(head, overflow="fold")  # rather than lose text
             for row in rows:
                 made.add_row(*map(escape, row[: len(heads) or None]))
             out.print(made)
@@ -153,11 +155,3 @@ def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> 
 def say(out: Console, text: str, *, style: str | None = None) -> None:
     """Print a sentence; it is broken into lines only on a terminal."""
     out.print(escape(text), soft_wrap=not out.is_terminal, highlight=False, style=style)
-
-
-def table(*heads: str, dense: bool = False) -> tables.Table:
-    """An empty table with these columns, whose cells fold rather than lose text; `dense` without lines around them."""
-    made = tables.Table(box=None if dense else box.SIMPLE_HEAD, show_header=bool(heads), pad_edge=not dense)
-    for head in heads:
-        made.add_column(head, overflow="fold")
-    return made

@@ -22,12 +22,13 @@ import json
 import math
 import pickle
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -38,9 +39,10 @@ from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.data import Population
+from quoron.engine import processes
 from quoron.engine.choice import INLINE, Inline
 from quoron.engine.inline import InlineEngine
-from quoron.engine.processes import Died, Workers
+from quoron.engine.processes import Died
 from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE, Prepared
@@ -169,7 +171,7 @@ def _values(key: str, values: Any) -> tuple[Any, ...]:
         instead = "algorithms" if key == "algorithm.name" else "out" if key == "run.out" else "seeds"
         raise ConfigError(f"Expected keys other than {', '.join(OURS)} to vary, got {key}. Give {instead} instead.")
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or len(values) == 0:
-        raise ConfigError(f"Expected a list of values for {key}, got {values!r}.")
+        raise ConfigError(f"Expected a list of values for {key}, such as [0.5, 1], got {values!r}.")
     texts = [json.dumps(value, default=str) for value in values]
     if len(set(texts)) < len(texts):
         raise ConfigError(f"Expected different values for {key}, got {list(values)!r}.")
@@ -317,45 +319,40 @@ def run_jobs(
     if not jobs:
         return {}
     count = min(engine.workers or processors(), len(jobs))
-    workers = Workers(max(1, processors() // count))
-    waiting, lock = deque(jobs), threading.Lock()
+    free, lock = SimpleQueue[processes.Worker](), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
 
-    def end(job: Job, how: End, why: str | None) -> None:
-        ends[job] = (how, why)
-        watcher.ended(job, how, why)
+    def carry_out_one(job: Job) -> None:
+        how: End = "refused"
+        why = refused.get(job.cell)
+        if job.cell not in refused:
+            worker = free.get()
+            try:
+                how, why = worker.ask((job.config, job.folder.resolve()))
+            except Died as error:
+                raise RunError(
+                    f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are done "
+                    f"are kept: give the same command again, or carry that run out by itself. {error}"
+                ) from None
+            finally:
+                free.put(worker)  # also one that is gone: nobody waits for another
+        with lock:
+            if how == "refused":
+                refused[job.cell] = why
+            ends[job] = (how, why)
+            watcher.ended(job, how, why)
 
-    def drive() -> None:
-        """One worker's life."""
-        with workers.start(pickle.dumps(Work(base.resolve()))) as process:
-            while True:
-                with lock:
-                    while waiting and waiting[0].cell in refused:
-                        job = waiting.popleft()
-                        end(job, "refused", refused[job.cell])
-                    if not waiting:
-                        return
-                    job = waiting.popleft()
-                try:
-                    how, why = process.ask((job.config, job.folder.resolve()))
-                except Died as error:
-                    raise RunError(
-                        f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are "
-                        "done are kept: give the same command again, or carry that run out by itself. "
-                        f"{error}"
-                    ) from None
-                with lock:
-                    if how == "refused":
-                        refused[job.cell] = why
-                    end(job, how, why)
-
-    with ThreadPoolExecutor(count) as threads:
-        driven = [threads.submit(drive) for _ in range(count)]
-        try:
-            for each in as_completed(driven):
-                each.result()
-        finally:
-            workers.stop()
+    with ExitStack() as ending:
+        service, threads = pickle.dumps(Work(base.resolve())), ThreadPoolExecutor(count)
+        own = max(1, processors() // count)  # threads
+        workers = [ending.enter_context(processes.Worker(service, own)) for _ in range(count)]
+        for worker in workers:
+            free.put(worker)
+        ending.callback(threads.shutdown, cancel_futures=True)
+        for worker in workers:
+            ending.callback(worker.kill)  # first: who waits for an answer learns that there will be none
+        for each in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
+            each.result()
     return ends
 
 

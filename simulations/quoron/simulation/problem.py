@@ -34,7 +34,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
-from quoron_server.problem import Beliefs, Problem, Wide
+from quoron_server.problem import Problem, Wide
 from quoron_server.rounds import Engine, Evaluate
 
 if TYPE_CHECKING:  # only a table needs it
@@ -114,8 +114,8 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 
 def problem(config: Config, population: Declared | Answering) -> Problem:
     """Return the public constants of the optimisation problem."""
-    loss, known, section = population.loss, population.knowledge, config.problem
-    curvature, wide = known.typical_curvature, _free(config, population)
+    loss, known, section = population.loss, population.knowledge.beliefs, config.problem
+    wide = _free(config, population)
     return Problem(
         users=population.users,
         items_per_user=config.population.items_per_user or population.items_per_user,
@@ -132,18 +132,13 @@ def problem(config: Config, population: Declared | Answering) -> Problem:
         coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
         wide=wide,
         outputs=loss.outputs,
-        beliefs=Beliefs(
+        beliefs=replace(
+            known,
             distance=None if wide is None else population.domain.norm_bound(population.dimension),
             gradient_deviation=section.gradient_deviation or known.gradient_deviation,
-            heterogeneity=known.user_deviation or 0.0,
-            curvature="unknown" if curvature is None else "isotropic",
-            typical_curvature=curvature,
-            least_curvature=known.least_curvature,
             hostile_share=section.adversarial_share if section.adversarial_share is not None else known.hostile_share,
             sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
-            intercept=known.intercept,
-            groups=known.groups,
             start_loss=loss.start_loss,
             label_rate=section.label_rate if isinstance(loss, Classification) else None,
             label_unit=_label_unit(config, loss),

@@ -53,7 +53,6 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.registered import with_estimates
 from quoron_server.parameters import Assumption
 from quoron_server.problem import Problem
 
@@ -590,7 +589,8 @@ def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBound
             f"Expected a method that is Gaussian as a whole where bounds are estimated privately, got algorithm.name="
             f"{named!r}. Declare the columns, or leave the method to the rule."
         )
-    plan = with_estimates(planned.plan, paid, whole.epsilon, whole.delta)
+    promised = replace(planned.plan.guarantee, epsilon=whole.epsilon, delta=whole.delta, estimates=paid)
+    plan = replace(planned.plan, guarantee=promised)
     ALGORITHMS[plan.algorithm].verify(plan)
     return replace(planned, plan=plan), why
 

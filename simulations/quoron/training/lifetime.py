@@ -7,16 +7,14 @@ Runs are charged to a population: a name that the caller declares for "these peo
 data, and a fingerprint of the data is stored nowhere: either would reveal something of who is in the table.
 """
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from platformdirs import user_data_path
 
-from quoron_client.durable import OWN, PRIVATE, make_folder
+from quoron_client.durable import OWN, PRIVATE, acquired, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.storage.lifetime_ledger import Known, PopulationLedger
 from quoron_server.storage.store import Store
@@ -24,7 +22,6 @@ from quoron_server.storage.store import Store
 VARIABLE = "QUORON_LEDGER"
 TIMEOUT = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
 READERS = 10.0  # seconds that a run waits for a program that takes no turn, such as a database browser
-_PAUSE = 0.005
 
 
 def place(given: str | Path | None) -> Path:
@@ -80,23 +77,16 @@ def _turn(path: Path) -> Iterator[None]:
     A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
     own would do as well, but those who wait for it stand in each other's way.
     """
-    deadline = time.monotonic() + TIMEOUT
     lock = path.with_name(path.name + ".lock")
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
         raise LedgerError(f"Cannot use the lifetime ledger {path}: {lock.name}: {error.strerror}.") from error
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LedgerUnavailable(
-                        f"Cannot use the lifetime ledger {path}: others have held it for a minute. Try again."
-                    ) from None
-                time.sleep(_PAUSE)
+        if not acquired(handle, seconds=TIMEOUT):
+            raise LedgerUnavailable(
+                f"Cannot use the lifetime ledger {path}: others have held it for a minute. Try again."
+            )
         yield
     finally:
         os.close(handle)

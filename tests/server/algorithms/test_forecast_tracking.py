@@ -79,8 +79,8 @@ def test_parts_are_the_means_of_the_assumed_model(case):
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", main[0]))[:, 0]
     found = predict(known, metric=metric, warmup=warmup, main=main, inverse=inverse)
     means = simulate(known, metric, warmup, main)
-    assert found.optimisation == pytest.approx(means[0], rel=1e-9)
-    np.testing.assert_allclose([found.sampling, found.noise], means[1:], rtol=0.0275)
+    assert found[0, 0] == pytest.approx(means[0], rel=1e-9)
+    np.testing.assert_allclose(found[1:, 0], means[1:], rtol=0.0275)
 
 
 def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
@@ -125,12 +125,12 @@ def test_predictions_of_many_candidates_are_those_of_each_by_its_own_responses(m
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", 45))[:, 0]  # longer than any: fewer rounds have the first of it
     found = predict(known, metric=np.array(metrics), warmup=warmup, main=main, inverse=inverse)
     expected = [noise_and_sampling_by_responses(known, metric, warmup, main, inverse) for metric in metrics]
-    np.testing.assert_allclose(np.array([found.sampling, found.noise]).T, expected, rtol=1e-9)
+    np.testing.assert_allclose(found[1:].T, expected, rtol=1e-9)
 
 
 def total(known=ASSUMED, warm=0.02, main=0.02, rounds=8):
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0]
-    return predict(known, metric=0.2, warmup=(4, 500, warm), main=(rounds, 1000, main), inverse=inverse).total
+    return predict(known, metric=0.2, warmup=(4, 500, warm), main=(rounds, 1000, main), inverse=inverse).sum()
 
 
 @given(

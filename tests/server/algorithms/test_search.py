@@ -62,7 +62,6 @@ def planner(risks, *, worth, most, also=""):
 
     made = Planner(
         "some",
-        lambda _: None,
         candidates,
         calibrate,
         "for this",

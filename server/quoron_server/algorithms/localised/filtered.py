@@ -310,7 +310,7 @@ INFO = AlgorithmInfo(
     ),
     options=FilterOptions,
     parameters=FilteredParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, trivial_risk, near=1.0, inputs=_Inputs),
+    planner=Planner(NAME, _candidates, _chosen, _missing, trivial_risk, near=1.0, inputs=_Inputs, check=_check),
     printed=ghazi.FILTER_AS_PRINTED,
     verifier=verify,
     maker=OutlierFilter,

@@ -52,14 +52,7 @@ class GroupedOptions:
 Inputs = PlanInputs[GroupedOptions]
 
 
-@dataclass(frozen=True, slots=True)
-class _Laid:
-    """Phases laid out over users and places."""
-
-    shares: tuple[Share, ...]
-    steps: tuple[float, ...]
-    suffixes: tuple[int, ...]
-    scale: float  # σ_s/η_s, of all phases alike
+_Tried = tuple[tuple[Phase, ...], tuple[Share, ...]]  # laid out over users and places
 
 
 def _check(inputs: Inputs) -> None:
@@ -74,17 +67,12 @@ def _missing(inputs: Inputs) -> Infeasible:
     return Infeasible(NAME, f"{condition} and phases", "fewer rounds or phases")
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
-    problem, laid = inputs.problem, found.of
-    drifts = [_shift(problem, share) for share in laid.shares]
-    phases = tuple(
-        Phase(share.rounds, step, suffix, step * drift, step * laid.scale)
-        for share, step, suffix, drift in zip(laid.shares, laid.steps, laid.suffixes, drifts, strict=True)
-    )
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+    phases, shares = found.of
     mus = tuple(
-        GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
+        GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(inputs.problem.dimension) for phase in phases
     )
-    return Chosen(GroupedParameters(phases, laid.shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
+    return Chosen(GroupedParameters(phases, shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
 
 
 def _shift(problem: Problem, share: Share) -> float:
@@ -92,7 +80,7 @@ def _shift(problem: Problem, share: Share) -> float:
     return 2 * problem.lipschitz / share.cohort_size * _ROUNDING
 
 
-def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
+def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
     """The best step and suffix of every number of rounds with every shape; a shape's totals are predicted together."""
     problem, options = inputs.problem, inputs.options
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
@@ -113,13 +101,13 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
         risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
         for place, (_, shares) in enumerate(fitting):
             step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-            laid = _Laid(
-                shares,
-                tuple(float(steps[place, step]) / shape.shrink**index for index in range(len(shares))),
-                tuple(max(1, round(share.rounds * float(suffixes[suffix]))) for share in shares),
-                scales[place],
-            )
-            yield Candidate(float(risks[place, step, suffix]), (sum(share.rounds for share in shares),), laid)
+            found = []
+            for index, share in enumerate(shares):
+                length, last = float(steps[place, step]) / shape.shrink**index, share.rounds * float(suffixes[suffix])
+                shift, scale = length * _shift(problem, share), length * scales[place]
+                found.append(Phase(share.rounds, length, max(1, round(last)), shift, scale))
+            risk, price = float(risks[place, step, suffix]), sum(share.rounds for share in shares)
+            yield Candidate(risk, (price,), (tuple(found), shares))
 
 
 def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModel:
@@ -231,7 +219,7 @@ INFO = AlgorithmInfo(
     ),
     options=GroupedOptions,
     parameters=GroupedParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, near=1.0),
+    planner=Planner(NAME, _candidates, _chosen, _missing, near=1.0, check=_check),
     verifier=verify,
     maker=PlacedMean,
     factor=Factor(known=3.5, unknown=11.0),

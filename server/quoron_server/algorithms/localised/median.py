@@ -263,7 +263,7 @@ INFO = AlgorithmInfo(
     ),
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, inputs=_Inputs),
+    planner=Planner(NAME, _candidates, _chosen, _missing, inputs=_Inputs, check=_check),
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
     maker=CoordinateMedian,

@@ -389,8 +389,10 @@ def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, m
     Infeasible if there are too few users for as many disjoint cohorts as options fix.
     """
     problem, options = inputs.problem, inputs.options
-    if options.rounds and (enough := options.rounds * (size := max(1, options.cohort_size or 0))) > problem.users:
-        condition = f"n={problem.users:,} users cannot fill {options.rounds:,} cohorts of {size:,}"
+    total, size = options.rounds or 1, options.cohort_size or 1
+    if (enough := total * size) > problem.users:
+        many = "a cohort" if total == 1 else f"{total:,} cohorts"
+        condition = f"n={problem.users:,} users cannot fill {many} of {size:,}"
         raise Infeasible.too_few(inputs.name, condition, enough, also=", or fewer rounds")
     if options.cohort_size or options.rounds:
         return [options.cohort_size or problem.users // options.rounds]
@@ -491,10 +493,6 @@ def require_of_phases(
     )
 
 
-def _check(inputs: PlanInputs[SizedOptions]) -> None:
-    search.require_smooth(NAME, inputs.problem)
-
-
 def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
     problem, options = inputs.problem, inputs.options
     sizes = cohorts(inputs, round_grid(max(1, min(problem.users, LARGEST_ROUNDS))))
@@ -513,11 +511,6 @@ def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Cho
     first, shift = schedule.phases[0], shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
     return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
-
-
-def _missing(inputs: PlanInputs[SizedOptions]) -> Infeasible:
-    condition = f"n={inputs.problem.users:,} users do not fill the cohorts"
-    return Infeasible(NAME, condition, "smaller cohorts or fewer rounds")
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
@@ -567,7 +560,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing),
+    planner=Planner(NAME, _candidates, _chosen, check=lambda inputs: search.require_smooth(NAME, inputs.problem)),
     verifier=verify,
     maker=PlainMean,
     factor=Factor(known=2.5, unknown=11.0),

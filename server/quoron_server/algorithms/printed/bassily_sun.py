@@ -21,6 +21,7 @@ from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
@@ -32,6 +33,7 @@ from quoron_privacy.schedule import Schedule
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.centring import public_signs
+from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
@@ -74,7 +76,7 @@ class CentralOptions:
     """What the paper leaves open of Algorithm 4."""
 
     rounds_factor: float = 1.0  # of c_{n,δ} = Θ(log n log(1/δ)), line 2
-    noise_factor: float = 1.0  # of σ = O(τ √(log(dn/γ) log(1/δ₀)) / (kε₀)), Theorem 4.1
+    noise_factor: float = search.within(1e-300, 1e9, 1.0)  # of σ = O(τ √(log(dn/γ) log(1/δ₀)) / (kε₀)), Theorem 4.1
     range_share: float = 0.5  # of ε₀ for the crude mean: ½ is what Theorem 4.3 prints for the local model
 
 
@@ -92,6 +94,11 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
     range_epsilon: float  # ε₁, of a coordinate's choice
     bins: int  # l; of one bin the middle is 0 without a choice
     half_width: float  # L
+
+    @property
+    def suffix(self) -> int:
+        """Of iterates averaged: all."""
+        return self.rounds
 
     @property
     def noise(self) -> GaussianNoise:
@@ -127,7 +134,6 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
 
 def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
     """Line 2 of Algorithm 4 and the mean of Theorem 4.1; Infeasible where a cohort or T is larger than can be."""
-    search.require_options(options, "rounds_factor", "noise_factor", "range_share")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz = privacy.epsilon, privacy.delta, problem.lipschitz
     c = options.rounds_factor * math.log(n) * math.log(1 / delta)  # c_{n,δ}
@@ -233,38 +239,25 @@ def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension:
     return drawn.lacking(total_variation(gaussians=rounds * dimension)).epsilon(delta)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NoisySGDState:
-    """Everything between two rounds; all of it is released."""
-
-    round: int  # t
-    iterate: Vector  # θ_t
-    average: Vector  # (1/T) Σ θ, so far
-
-
-class UserLevelNoisySGD(OfPlan[PrintedMeanSGD]):
-    """Algorithm 4, User-level private noisy SGD, line by line."""
+class UserLevelNoisySGD(Descent[PrintedMeanSGD, State]):
+    """Algorithm 4, User-level private noisy SGD: lines 1, 2, 7, 8 and 9 are `Descent`, which averages all iterates."""
 
     kind = PrintedMeanSGD
 
-    def init(self) -> NoisySGDState:
-        """Return θ_0 = 0: line 1."""
-        zero = np.zeros(self.plan.problem.dimension)
-        return NoisySGDState(0, zero, zero)
+    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
+        """Return line 3: a random subset of B users without replacement."""
+        size, users = self.parameters.cohort_size, self.plan.problem.users
+        return noise.stream("cohort", round_).subset(users, size), size < users
 
-    def request(self, state: NoisySGDState, noise: NoiseSource) -> Question | None:
-        """Return lines 3 to 5: a random subset of B users without replacement, and their average gradients at θ_t."""
-        p, users = self.parameters, self.plan.problem.users
-        if state.round == p.rounds:
-            return None
-        chosen = noise.stream("cohort", state.round).subset(users, p.cohort_size)
+    def question(self, state: State, noise: NoiseSource) -> Question:
+        """Return lines 4 and 5: their average gradients at θ_t."""
+        cohort, drawn = self.cohort(state.round, noise)
         task = AverageGradient(state.iterate[None, :], (1.0,))
-        return Question(state.round, chosen, task, p.cohort_size, drawn=p.cohort_size < users)
+        return Question(state.round, cohort, task, self.parameters.cohort_size, drawn=drawn)
 
-    def update(self, state: NoisySGDState, answers: Answers, noise: NoiseSource) -> Update[NoisySGDState]:
-        """Return lines 6 to 8: the noisy mean of Theorem 4.1, and a projected step."""
-        p, t = self.parameters, state.round
-        centre = np.zeros(len(state.iterate))
+    def estimate(self, state: State, answers: Answers, noise: NoiseSource) -> Estimate:
+        """Return line 6: the noisy mean of Theorem 4.1."""
+        p, t, centre = self.parameters, state.round, np.zeros(len(state.iterate))
         entries: tuple[Release, ...] = ()
         if (crude := p.crude) is not None:  # Algorithm 1, line 1: Algorithm 6 in each rotated coordinate
             signs = public_signs(self.plan.seed, t, len(centre))
@@ -273,13 +266,7 @@ class UserLevelNoisySGD(OfPlan[PrintedMeanSGD]):
         truncated = ClippedSum(p.radius, p.cohort_size, centre)  # Algorithm 1, line 2
         mean = truncated.mean(truncated.of(answers.values, answers.answered))
         gradient = centre + p.noise.release(mean, noise.stream("release", t))
-        iterate = self.plan.problem.domain.project(state.iterate - p.step_size * gradient)  # line 7
-        after = NoisySGDState(t + 1, iterate, state.average + iterate / p.rounds)
-        return Update(after, (*entries, p.noise.entry()))
-
-    def model(self, state: NoisySGDState) -> Vector:
-        """Return line 9, the average of θ_1 to θ_T; before the end the iterate."""
-        return state.average if state.round == self.parameters.rounds else state.iterate
+        return Estimate(gradient, (*entries, p.noise.entry()))
 
 
 CENTRAL = Printed(
@@ -390,7 +377,6 @@ class PrintedLocalModel(PrintedParameters):
 
 def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
     """Line 2 of Algorithm 5 and the reports of Theorem 4.3; Infeasible where clients cannot be asked for its noise."""
-    search.require_options(options, "step_factor")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
     steps = min(max(1, math.floor(n * epsilon**2 / d)), n)  # T = nε²/d

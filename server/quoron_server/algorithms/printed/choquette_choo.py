@@ -32,7 +32,6 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms import search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PrintedParameters
@@ -139,7 +138,6 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
 
 def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Chosen:
     """Sizes and noise of equation (19) and Corollary 9, or of Theorem 14. Infeasible where T steps cannot be taken."""
-    search.require_options(options, "smoothness_ratio", "batch_size", "polylog")
     sizes = _realizable(problem, privacy) if options.realizable else _theorem_14(problem, privacy, options)
     logs = math.log2(sizes.rounds) * math.log(2.5 / privacy.delta)
     numbers = PrintedSRGD(

@@ -226,7 +226,7 @@ class FilterOpen:
     """What Algorithms 1 and 2 leave open."""
 
     release_constant: Constant = 1.0  # in σ_s = O(·); "proof": what Lemmas 3 and 10 ask for by their own constants
-    cohort_size: int | None = None  # B; None: as printed
+    cohort_size: int | None = search.within(2, LARGEST_COHORT)  # B; None: as printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class MediansOpen:
     release_constant: Constant = 1.0  # in σ_s = O(·); "proof": what Lemmas 32, 33 and 36 ask for
     temperature_constant: float = 1.0  # in τ = O(G log(nmd) / √m)
     temperature: Literal["printed", "reciprocal"] = "printed"  # τ as printed is a length, and used as an inverse length
-    cohort_size: int | None = None  # B; None: as printed
+    cohort_size: int | None = search.within(2, LARGEST_COHORT)  # B; None: as printed
 
 
 def _filter_cohort(problem: Problem, epsilon: float, delta: float) -> int:
@@ -291,8 +291,6 @@ def _schedule(problem: Problem, size: int, step: float, scale: float, shift: flo
 def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chosen:
     """Algorithms 1 and 2 with section 3's numbers. Raises Infeasible where no phase has a batch of B users."""
     search.require_smooth(FILTERED, problem)
-    search.require_options(options, "release_constant")
-    search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     epsilon, delta = privacy.epsilon, privacy.delta
     n, m, d, lipschitz = problem.users, problem.items_per_user, problem.dimension, problem.lipschitz
     size = _sized(FILTERED, problem, privacy, options.cohort_size, _filter_cohort, 2 / 3)
@@ -357,8 +355,6 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
     """Algorithms 5 to 8 with Appendix C's numbers. Raises Infeasible off a box, and where no phase has a batch."""
     search.require_smooth(MEDIAN, problem)
     search.require_box(MEDIAN, problem)
-    search.require_options(options, "release_constant", "temperature_constant")
-    search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     assert isinstance(problem.domain, Box)
     epsilon, delta = privacy.epsilon, privacy.delta
     n, m, d, bound = problem.users, problem.items_per_user, problem.dimension, problem.coordinate_bound

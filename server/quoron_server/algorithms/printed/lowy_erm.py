@@ -54,10 +54,10 @@ BLOCK = 2**22  # draws, or numbers of differences of gradients, at a time
 class PrintedERMOptions:
     """What Algorithms 2 and 3 and Theorems C.3 and D.3 leave open."""
 
-    shrink: float = 0.1  # q > 0
-    growth: float | None = None  # p; None: the least of Theorem C.3, 3q + 2.5 + log_n √m
-    radius_factor: float = 1.0  # c in τ = c L log(ndm) / √m, printed O(.)
-    rounds_factor: float = 1.0  # c in T_i = c (1 + √(β/λ_i)) log(ndm), printed Θ̃(.)
+    shrink: float = search.within(1e-12, 2.0, 0.1)  # q > 0
+    growth: float | None = search.within(1e-12, 10.0)  # p; None: the least of Theorem C.3, 3q + 2.5 + log_n √m
+    radius_factor: float = search.within(1e-12, 1e6, 1.0)  # c in τ = c L log(ndm) / √m, printed O(.)
+    rounds_factor: float = search.within(1e-12, 1e6, 1.0)  # c in T_i = c (1 + √(β/λ_i)) log(ndm), printed Θ̃(.)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,6 @@ class PrintedERMParameters(PrintedParameters, Parameters):
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
     """Return every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
-    search.require_options(options, "shrink", most=2.0)
-    search.require_options(options, "growth", most=10.0)
-    search.require_options(options, "radius_factor", "rounds_factor", most=1e6)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     lipschitz, width, q, last = problem.lipschitz, diameter(problem), options.shrink, phases_of(n)  # L, R, q, l

@@ -68,8 +68,8 @@ def usual_conditions(problem: Problem, epsilon: float, *, smooth: bool) -> Itera
 class PrintedIterateOptions:
     """What Theorem B.1 leaves open."""
 
-    shrink: float = 0.1  # q: "some small q > 0"
-    power: float | None = None  # J, with m <= n^J: "some large J > 0"; None: the larger of 1 and log m / log n
+    shrink: float = search.within(1e-12, 2.0, 0.1)  # q: "some small q > 0"
+    power: float | None = search.within(1e-12, 5.0)  # J, m <= n^J, "some large J > 0"; None: max(1, log m / log n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,6 @@ class PrintedIterateParameters(PrintedParameters, ChainRounds):
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
     """Return every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
-    search.require_options(options, "shrink", most=2.0)
-    search.require_options(options, "power", most=5.0)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     # C = 100 log(20 n m e^ε / δ) / ε (line 2), rounded up to a multiple of six: C/2 and 2C/3 are whole chains.

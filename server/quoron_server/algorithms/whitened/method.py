@@ -73,7 +73,7 @@ from quoron_privacy.means.free_presence import (
     VectorLengthSum,
 )
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import NoisySums, Release, Sums, packed
+from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened import estimates
@@ -354,7 +354,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             after, entry, present = self.look(state, sums, noise)
             return Update(after, (entry,), {}, {"answered": sums.answered}, present)
         assert isinstance(answers, Answers)
-        numbers, answered = packed(self._contrasts.features), answers.answered
+        numbers, answered = answers.values.shape[1] - self.plan.problem.dimension, answers.answered
         factors, rows = Leading(answers.values, numbers), answers.values[:, numbers:].copy()  # no row stays for its end
         entries: tuple[Release, ...] = ()
         while state.part < PARTS:
