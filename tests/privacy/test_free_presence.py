@@ -9,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.clipping_loops import soft_share
+from quoron_privacy.means.clipping_loops import soft_share, whitened
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
 from quoron_privacy.means.free_presence import (
     ColumnMean,
     ColumnSum,
+    LengthSum,
     LogLength,
     MomentMean,
     NormCountMean,
@@ -78,6 +80,38 @@ SIZES = (0.0, 1e-300, 1e-200, 1e-9, 0.1, 0.5, 2 / 3, 0.9, 1.0, 1.5, 1e9, 1e200, 
 NEAR = (1 - 1e-9, 1 - 2**-52, 1.0, 1 + 2**-52, 1 + 1e-9)
 EXTREME = st.sampled_from([0.0, -0.0, 5e-324, 1e-200, 1.0, -1.0, 1e200, 1.7e308, np.inf, -np.inf, np.nan])
 NUMBERS = st.one_of(st.floats(-2, 2), EXTREME)
+
+
+@given(st.integers(1, 9), st.integers(1, 20), st.integers(1, 20), st.integers(1, 3), st.integers(0, 2**32))
+def test_several_whitened_rows_have_the_bits_of_one_sum_after_the_other(users, length, width, parts, seed):
+    draw = np.random.default_rng(seed)
+    values, transform = draw.normal(size=(users, parts * length)), draw.normal(size=(length, width))
+    centre, found = draw.normal(size=parts * width), np.empty((users, parts * width))
+    whitened(values, transform, centre, found)
+    expected = np.tile(-centre, (users, 1)).reshape(users, parts, width)
+    for number in range(length):
+        expected += values.reshape(users, parts, length)[:, :, number, None] * transform[number]
+    np.testing.assert_array_equal(found, expected.reshape(users, -1))
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32))
+def test_factors_without_their_last_rows_of_zeros_are_read_as_those_with_them(dimension, rows, seed):
+    draw, few = np.random.default_rng(seed), packed(dimension, min(rows, dimension))
+    short = draw.normal(size=(5, few)) * draw.choice([0.0, 1.0, 1e200], size=(5, 1))
+    whole = np.pad(short, ((0, 0), (0, packed(dimension) - few)))
+    transform, windows = draw.normal(size=(dimension, dimension)), np.array([[0.1] * dimension, [0.5] * dimension])
+    for sums in (
+        ShapedMomentSum(5, transform, 2.0),
+        LengthSum(5, transform, 1.0),
+        ColumnSum(5, windows, 1.0, constant=False),
+    ):
+        one, other = (sums.of(factors, np.ones(5, bool)) for factors in (short, whole))
+        np.testing.assert_array_equal(one.total, other.total)
+        np.testing.assert_array_equal(one.cells, other.cells)
+        for wrong in (short[:, : few - 1], np.pad(whole, ((0, 0), (0, 1)))):
+            if wrong.shape[1] not in {packed(dimension, number) for number in range(1, dimension + 1)}:
+                with pytest.raises(ConfigError, match="rows of"):
+                    sums.of(wrong, np.ones(5, bool))
 
 
 class TestNormCountMean:

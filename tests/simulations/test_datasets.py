@@ -345,5 +345,13 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     assert len(reads) > 10 * chunks
 
 
+def test_who_asks_workers_for_second_moments_reads_no_row_himself(tmp_path):
+    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"))
+    crowd = ours.read_in(np.arange(ours.users))
+    found = in_shards(crowd).ask(second_moments(theirs))
+    assert "_held" not in vars(crowd.store)
+    np.testing.assert_array_equal(found.values, InlineEngine(theirs).ask(second_moments(theirs)).values)
+
+
 def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
     return ShardedEngine(InlineEngine(crowd), 2, WorkerHere)

@@ -552,9 +552,38 @@ def sum_norm_counts(
 
 @njit(cache=True, nogil=True)
 def whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
-    """out = Lᵀ value - centre of every row, as `whiten`."""
-    for user in range(len(values)):
-        whiten(values[user], transform, centre, out[user])
+    """out = Lᵀ value - centre of every row, the bits of `whiten`: four rows at a time, eight columns of L in cache."""
+    length, width = transform.shape
+    users, parts, panel = len(values), values.shape[1] // length, aligned(length, _EIGHT).reshape(-1)
+    around, found = aligned(parts, width + _EIGHT), aligned(4, _EIGHT).reshape(-1)
+    for part in range(parts):
+        for j in range(width):
+            around[part, j] = -centre[part * width + j]
+    stride, start = around.shape[1], around.reshape(-1)
+    for first in range(0, width, _EIGHT):
+        some = min(_EIGHT, width - first)
+        for i in range(length):
+            for j in range(some):
+                panel[i * _EIGHT + j] = transform[i, first + j]
+        for user in range(0, users, 4):
+            one, two, three = min(user + 1, users - 1), min(user + 2, users - 1), min(user + 3, users - 1)
+            for part in range(parts):
+                own, place = part * length, part * stride + first
+                a = c = e = g = lanes(start, place)
+                b = d = f = h = lanes(start, place + WIDTH)
+                for i in range(length):
+                    low, high = lanes(panel, i * _EIGHT), lanes(panel, i * _EIGHT + WIDTH)
+                    p, q = alike(values[user, own + i]), alike(values[one, own + i])
+                    r, s = alike(values[two, own + i]), alike(values[three, own + i])
+                    a, b = plus(a, times(p, low)), plus(b, times(p, high))
+                    c, d = plus(c, times(q, low)), plus(d, times(q, high))
+                    e, f = plus(e, times(r, low)), plus(f, times(r, high))
+                    g, h = plus(g, times(s, low)), plus(h, times(s, high))
+                for at, value in enumerate((a, b, c, d, e, f, g, h)):
+                    keep(found, at * WIDTH, value)
+                for row in range(min(4, users - user)):
+                    for j in range(some):
+                        out[user + row, part * width + first + j] = found[row * _EIGHT + j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

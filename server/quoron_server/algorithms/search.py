@@ -73,12 +73,6 @@ def check_options(options: Any, called: str = "algorithm.options") -> None:
             )
 
 
-def require_participation(share: float) -> None:
-    """Raise ConfigError for a declared share of users who answer that is beyond what plans divide by."""
-    if not 1 / 32 <= share <= 1:
-        raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
-
-
 def require_smooth(name: str, problem: Problem) -> None:
     """Raise Infeasible unless the loss is convex and smooth, which contraction rests on."""
     if not problem.convex or problem.beta is None:

@@ -330,10 +330,13 @@ class ItemStore:
             self._fill()
         return self
 
-    @property
+    @cached_property
     def longest(self) -> int:
-        """Most items of a user."""
-        return self.filled._longest
+        """Most items of a user; no row is read for it."""
+        own = np.zeros(self.rows.users, np.bool_)
+        own[self.numbers[self.order]] = True
+        held = self.rows.held(self.rows.pieces(own))
+        return int(held[own[: len(held)]].max(initial=0))
 
     def part(self, users: Users) -> "ItemStore":
         """Return a separate store for some of the users, read in the same order."""
@@ -354,14 +357,14 @@ class ItemStore:
         held = rows.held(self._pieces)
         if rows.users > rows.index.users:
             held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
-        self._longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
+        longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole = int(ends[-1])
         fits = whole * width <= memory() and whole < 2**31
         self._starts = _starts(ends, whole if fits else max(1, CHUNK // width))
         self._sizes = width * np.diff(ends[self._starts])  # bytes of each chunk
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
-        self._room = whole if len(self._starts) <= 2 else max(self._longest, stage // width)
+        self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
         self._scratch: Scratch | None = None
         self._lock = threading.Lock()

@@ -128,7 +128,7 @@ def held_or_again(ask: Callable[[Question], Told], question: Question, populatio
 
     Factors have as many rows as the user of most items, where all items lie in one place: their zeros take no time.
     """
-    items: Held | None = getattr(population, "held", None)
+    items: Held | None = getattr(population, "store", None) or getattr(population, "held", None)
     if isinstance(question.task, SecondMoment | MomentAndGradient) and items is not None and question.task.rows is None:
         most = min(max(1, items.longest), question.task.dimension)
         question = replace(question, task=replace(question.task, rows=most))

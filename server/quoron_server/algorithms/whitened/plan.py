@@ -62,7 +62,7 @@ class WhitenedOptions:
     """Planning options; None lets the plan choose."""
 
     rounds: int | None = None  # all of them; 13 by default
-    participation: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
+    participation: float = search.within(1 / 32, 1.0, 1.0)  # declared share who answer; it steers the forecast alone
     smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING by default
     # Clip more, in fear of adversarial users: where there are none it leaves up to 240 times as much. None: where more
     # than one in fifty are declared, below which it has not been worth that.
@@ -213,7 +213,6 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
         raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
-    search.require_participation(options.participation)
     hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
     if problem.feature_norm is None or not (problem.link_curvature or hinge) or not problem.convex:
         condition = (
