@@ -94,17 +94,16 @@ def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "repl
     return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
 
 
-def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
-    """ℓ2 sensitivity of a mean of vectors no two of which make an obtuse angle: √2 norm / divisor; zero-out without √2.
+def acute_sensitivity(divisor: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of a mean of vectors of norm one at most, no two at an obtuse angle: √2 or, zero-out, 1 / divisor.
 
-    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2 norm². Leaving
-    a user out moves the sum by norm, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
+    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2. Leaving a user
+    out moves the sum by 1, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
     """
-    check_norm(norm)
     count(divisor=divisor)
     check_adjacency(adjacency)
     moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
-    return moved * norm / divisor * (1 + mean_slack(divisor))
+    return moved / divisor * (1 + mean_slack(divisor))
 
 
 def mean_slack(cohort_size: int) -> float:

@@ -213,7 +213,8 @@ def threshold_audits():
 
     def transcript(test=test):
         hits = test.decide(np.full((100_000, users), 10.0), source.stream("transcript", str(test is broken)))
-        laws = [stats.laplace.sf(test.effective_threshold - score, scale=test.scale) for score in (10.0, 9.0)]
+        used = np.ceil(test.threshold / test.grid) * test.grid
+        laws = [stats.laplace.sf(used - score, scale=test.scale) for score in (10.0, 9.0)]
         return np.where(hits, np.log(laws[0] / laws[1]), np.log((1 - laws[0]) / (1 - laws[1]))).sum(axis=1)
 
     yield Audit(

@@ -175,13 +175,13 @@ def _filters() -> Any:
 def _decided() -> Any:
     rows = _drawn().normal(size=(700, 5))
     rows[:9] += 40.0
-    view, here = concentration.observe(rows), np.ones(700, bool)
+    view, here = concentration.observe(rows, concentration.middle(rows)), np.ones(700, bool)
     scores = concentration.cohort_scores(rows, here, 1.5)
     kept = scores > np.median(scores)
     return [
         concentration.score_summary(scores),
         concentration.score_summary(concentration.cohort_scores(rows, here, 1.5, norm="linf")),
-        concentration.lower_bounds(rows, view, 1.5),
+        concentration.lower_bounds(rows, 1.5, view.centre, concentration._ends(view, 1.5)),
         concentration.upper_bounds(view, 1.5),
         concentration.filtered_mean(rows, kept),
         [concentration.score_error(size, 5) for size in (100, 10_000)],

@@ -461,7 +461,7 @@ class TestPage:
             plan = INFO.plan(problem, PRIVACY, None, constants, 7)
             p = plan.parameters
             batch = p.batch_size if constants == "paper" else p.cohort_size
-            row += [p.rounds, batch, p.beta, p.noise.std(p.rounds - 1) / p.rounds]
+            row += [p.rounds, batch, p.beta, p.noise.scale * p.noise.factors.row_norms[-1] / p.rounds]
             row += [plan.guarantee.epsilon] if constants == "paper" else []
             row.append(self.excess(plan))
         return row

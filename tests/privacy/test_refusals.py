@@ -155,7 +155,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("scale >= sensitivity / 16", lambda: prefix(scale=0.01)),
     ("factorisation='haar'", lambda: prefix(factorisation="haar")),
     (r"shape \(2,\), got \(3,\)", lambda: prefix().release(prefix().start(2), np.zeros(3), SeededNoise(1))),
-    ("got t=4", lambda: prefix().std(4)),
     *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
     *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
 

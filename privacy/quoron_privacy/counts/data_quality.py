@@ -98,7 +98,7 @@ class DataQuality:
         adjacency: Adjacency = "replace-one",
     ) -> "DataQuality":
         """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
-        sensitivity = acute_sensitivity(1.0, users, adjacency)
+        sensitivity = acute_sensitivity(users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=_dimension(columns, labels))
         return cls(users, columns, labels, adjacency, noise.scale)
 
@@ -204,7 +204,7 @@ class DataQuality:
 
     @property
     def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), self.scale)
+        return GaussianNoise(acute_sensitivity(self.users, self.adjacency), self.scale)
 
 
 def looked_at(users: int) -> int:

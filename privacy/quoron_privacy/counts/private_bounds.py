@@ -359,7 +359,7 @@ class EstimatedBounds:
         if lacks >= delta:
             raise Infeasible("declarations", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
         whole = gdp.mu_for(epsilon, delta - lacks) * (1 - 1e-9)  # verified by other arithmetic
-        sensitivity = acute_sensitivity(1.0, users, adjacency)
+        sensitivity = acute_sensitivity(users, adjacency)
         named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
         parts = (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)  # of μ², of each release
         scales = tuple(
@@ -563,7 +563,7 @@ class EstimatedBounds:
         return released
 
     def _gaussian(self, scale: float) -> GaussianNoise:
-        return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), scale)
+        return GaussianNoise(acute_sensitivity(self.users, self.adjacency), scale)
 
     def _check(self, numbers: Floats, columns: int) -> None:
         if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):

@@ -93,7 +93,7 @@ class Spread:
     @property
     def sensitivity(self) -> float:
         """Of what is released, rounding included: √2, or 1 for zero-out, whatever the number of cells and groups."""
-        return acute_sensitivity(1.0, 1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
+        return acute_sensitivity(1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
 
     @property
     def pair(self) -> Pair:

@@ -645,7 +645,7 @@ def _one(users: int) -> float:
 def _moment_sensitivity(dimension: int, users: int, adjacency: Adjacency) -> float:
     """√2 / n or 1 / n, with what the products and the grid add to a unit moment: see free-presence#p2."""
     off = 1.01 * (dimension + 4) * sqrt(dimension) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, users)
-    return acute_sensitivity(1.0, users, adjacency) * (1 + 3 * off)
+    return acute_sensitivity(users, adjacency) * (1 + 3 * off)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -314,7 +314,7 @@ class _Told:
     def _released(self, shares: Vector, divisor: int, mu: float) -> Vector:
         """Of rows of norm one at most, no two of which are more than a right angle apart."""
         size = len(shares)
-        noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, divisor), mu=mu, dimension=size)
+        noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(divisor), mu=mu, dimension=size)
         self.noises.append((noise, size))
         return noise.release(shares, self.stream)
 

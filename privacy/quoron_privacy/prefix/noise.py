@@ -194,12 +194,6 @@ class PrefixNoise:
         """Largest standard deviation per coordinate of any released sum."""
         return self.scale * float(self.factors.row_norms.max())
 
-    def std(self, t: int) -> float:
-        """Return the standard deviation per coordinate of the noise in the sum released in round t, 0 <= t < rounds."""
-        if not 0 <= t < self.rounds:
-            raise ConfigError(f"Expected 0 <= t < {self.rounds}, got t={t}.")
-        return self.scale * float(self.factors.row_norms[t])
-
     def effective_mu(self, dimension: int) -> float:
         """Return μ of all releases: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
         count(dimension=dimension)

@@ -82,11 +82,6 @@ class Trials:
         """Return the chance that no trial draws any of this share of the candidates."""
         return float(self.chances @ (1 - share) ** np.arange(1, self.most + 1))
 
-    @property
-    def rank(self) -> float:
-        """The expected share of candidates that are better than the best one tried, of ever so many: E 1 / (K + 1)."""
-        return float(self.chances @ (1 / np.arange(2, self.most + 2)))
-
     def draw(self, noise: NoiseSource) -> int:
         """K, the same of the same source: exactly of this law."""
         return 1 + noise.stream("number of trials").weighted_choice(self.weights)

@@ -8,17 +8,17 @@ from quoron_privacy.kernels import threads
 from quoron_privacy.robust.filter import concentration
 from quoron_privacy.robust.filter.concentration import (
     DECAY_ERROR,
+    REACH,
     RESOLUTION,
     cohort_scores,
-    crowd_bounds,
     decide,
     filtered_mean,
     lower_bounds,
+    middle,
     observe,
     score_error,
     scores,
     scores_of,
-    second_view,
     upper_bounds,
 )
 from quoron_privacy.robust.filter.concentration_loops import decay
@@ -182,11 +182,12 @@ def test_later_scores_move_by_at_most_the_smoothness_bound(seed, link, tau):
 
 
 def assert_bracketed(rows, tau):
-    exact, view = reference_scores(rows, tau), observe(rows)
-    for lower in (lower_bounds(rows, view, tau), crowd_bounds(rows, tau)):
+    exact, view = reference_scores(rows, tau), observe(rows, middle(rows))
+    for ends in ([REACH / tau], concentration._ends(view, tau)):
+        lower = lower_bounds(rows, tau, view.centre, ends)
         assert (lower <= exact).all()
         assert (lower >= 1.0).all()
-    for seen in (view, second_view(rows, view, tau)):
+    for seen in (view, observe(rows, rows[-1])):
         upper = upper_bounds(seen, tau)
         assert (exact <= upper).all()
         assert (upper <= len(rows)).all()
@@ -209,7 +210,7 @@ def test_lower_bounds_allow_for_a_mean_that_cannot_be_written_down():
     # user, far away on the other side, seems closer to it than it is.
     offsets = np.random.default_rng(0).permutation(np.repeat([-1.0, 0.0, 1.0], [500, 700, 800]))
     rows = 2.0**52 + np.append(offsets, -100.0)[:, None]
-    assert observe(rows).centre[0] == 2.0**52
+    assert middle(rows)[0] == 2.0**52
     assert_bracketed(rows, 0.01)
 
 
@@ -266,7 +267,8 @@ def test_what_is_added_of_a_cohort_does_not_depend_on_the_number_of_threads(monk
     bits = []
     for number in (1, 2, 5):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
-        parts = concentration.crowd_bounds(rows, 0.2), filtered_mean(rows, kept), concentration.usable(rows, answered)
+        lower = lower_bounds(rows, 0.2, middle(rows), [1.0, REACH / 0.2])
+        parts = lower, filtered_mean(rows, kept), concentration.usable(rows, answered)
         bits.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
     assert len(set(bits)) == 1
     blocks = [(rows[first : first + 512], kept[first : first + 512]) for first in range(0, users, 512)]

@@ -129,7 +129,7 @@ def test_moving_a_score_changes_either_probability_by_no_more_than_epsilon(scale
     steps = [np.rint(x / test.grid) * test.grid for x in (a, b)]
     epsilon = test.epsilon(moved * scale)
     for law in (stats.laplace.logsf, stats.laplace.logcdf):
-        logs = [law((test.effective_threshold - step) / test.scale) for step in steps]
+        logs = [law((np.ceil(test.threshold / test.grid) * test.grid - step) / test.scale) for step in steps]
         assert abs(logs[0] - logs[1]) <= epsilon * (1 + 1e-9)
 
 

@@ -12,7 +12,7 @@ SOURCE = SeededNoise(4)
 
 def hit_probability(test, score):
     """P[score + Laplace(scale) > threshold] from the distribution function."""
-    return stats.laplace.sf(test.effective_threshold - score, scale=test.scale)
+    return stats.laplace.sf(np.ceil(test.threshold / test.grid) * test.grid - score, scale=test.scale)
 
 
 @pytest.mark.parametrize("score", [-20.0, 5.0, 9.9, 10.0, 12.5, 40.0])

@@ -11,7 +11,9 @@ their margins, proofs: docs/privacy/concentration-score.md.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -33,8 +35,8 @@ DECAY_ERROR = 1e-12  # of `decay` against exp(-x), relative for x < 25
 
 REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
 SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
-CROWD = 2.0  # and one ends at this many median radii, where far users begin
 LEAST_DECAYS = 4e-11  # above 2·exp(-25), what `decay` adds to products of far decays
+FEW = 16  # undecided users, up to whom exact scores cost less than bounds by shells
 SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
 
 
@@ -136,82 +138,58 @@ def recounted_error(cohort_size: int, dimension: int) -> float:
 class View:
     """All users as seen from one centre."""
 
-    blocks: Vector  # the rows, packed: (blocks, d, rows of a block)
     centre: Vector  # (d,)
     radii: Vector  # (k,) computed distances to the centre; inf where they overflow
     order: NDArray[np.int64]  # (k,) users by increasing radius
 
 
-def observe(gradients: Matrix) -> View:
-    """Return the view from a coordinatewise median of SAMPLE even-spaced rows of `gradients` (k, d), k >= 1, finite."""
-    return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients))
+def observe(gradients: Matrix, centre: Vector) -> View:
+    """Return the view of rows (k, d), finite, from any centre (d,)."""
+    radii = loops.distances(gradients, centre)
+    return View(centre, radii, np.argsort(radii))
 
 
-def _centre(gradients: Matrix) -> Vector:
+def middle(gradients: Matrix) -> Vector:
+    """Return a coordinatewise median of SAMPLE even-spaced rows of `gradients` (k, d), k >= 1, finite; shape (d,)."""
     sample = gradients[np.linspace(0, len(gradients) - 1, min(SAMPLE, len(gradients))).astype(np.int64)]
-    middle = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
-    return np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
+    half = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
+    return np.ascontiguousarray(np.partition(sample, half, axis=0)[half])
 
 
-def second_view(gradients: Matrix, view: View, tau: float) -> View:
-    """Return the view from the farthest user still in reach: it separates clusters that lie around the first centre."""
-    inside = _within_reach(view, tau)
-    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients))
-
-
-def _seen_from(centre: Vector, blocks: Vector, users: int) -> View:
-    radii = loops.distances(blocks, centre, users)
-    return View(blocks, centre, radii, np.argsort(radii))
-
-
-def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
+def lower_bounds(gradients: Matrix, tau: float, centre: Vector, ends: Sequence[float]) -> Vector:
     """For every user a number no larger than its computed score, and at least 1; shape (k,).
 
-    For distances r to any centre and any disjoint sets J of users, with the margin for rounding of both sides:
+    For disjoint sets J of users, with the margin for rounding of both sides, by Jensen's inequality:
 
-    * Jensen:           κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J));
-    * triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j).
+        κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J))
 
-    Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
-
-        >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
-        >>> view = observe(rows)
-        >>> bool((lower_bounds(rows, view, tau=1.0) <= upper_bounds(view, tau=1.0)).all())
-        True
-    """
-    inside = _within_reach(view, tau)
-    if inside == 0:
-        return np.ones(len(gradients))
-    scale, margin = _margins(*gradients.shape)
-    with np.errstate(over="ignore"):
-        near = loops.decays(tau * view.radii * (1 + scale))
-        found = near * near[view.order[:inside]].sum()
-        found = np.maximum(found, _jensen(gradients, view, tau, inside, scale))
-    bounds: Vector = np.maximum(found - margin, 1.0)
-    return bounds
-
-
-def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
-    """Return the same from one set of users, all that are near a middle one: two reads of `gradients` (k, d).
+    A set is a shell around a centre, which may be any: the users who are farther from it than one of `ends` and not
+    than the next. None may be above REACH/τ, so that nothing overflows.
 
     On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
+
+        >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
+        >>> lower = lower_bounds(rows, 1.0, middle(rows), [1.0, 100.0])
+        >>> bool((lower <= upper_bounds(observe(rows, middle(rows)), tau=1.0)).all())
+        True
     """
     users, dimension = gradients.shape
-    centre, near, squares = _centre(gradients), np.empty(users, np.bool_), np.empty(users)
+    near, squares, found = np.empty(users, np.bool_), np.empty(users), np.zeros(users)
     pieces = -(-users // loops.PIECE)
     totals, largest, spreads = np.empty((pieces, dimension)), np.empty(pieces), np.empty(pieces)
     scale, margin = _margins(users, dimension)
-    loops.crowd(gradients, centre, REACH / tau, near, totals, largest)
-    members = int(np.count_nonzero(near))
-    if members == 0:
-        return np.ones(users)
-    with np.errstate(over="ignore"):
-        offset = totals.sum(axis=0) / members
-        mean = centre + offset
-        loops.squares(gradients, mean, near, squares, spreads)
-        slack, spread = scale * largest.max() + 2 * _drift(mean, offset), spreads.sum() / members
-    loops.jensen_of(squares, spread, tau, scale, slack, members, dimension)
-    bounds: Vector = np.maximum(squares - margin, 1.0)
+    for inner, outer in pairwise([-1.0, *ends]):
+        loops.shell(gradients, centre, inner, outer, near, totals, largest)
+        members = int(np.count_nonzero(near))
+        if members == 0:
+            continue
+        with np.errstate(over="ignore"):
+            offset = totals.sum(axis=0) / members
+            mean = centre + offset
+            loops.squares(gradients, mean, near, squares, spreads)
+            slack, spread = scale * largest.max() + 2 * _drift(mean, offset), spreads.sum() / members
+        loops.add_jensen(squares, spread, tau, scale, slack, members, found, dimension)
+    bounds: Vector = np.maximum(found - margin, 1.0)
     return bounds
 
 
@@ -224,22 +202,6 @@ def _margins(users: int, dimension: int) -> tuple[float, float]:
 def _drift(mean: Vector, offset: Vector) -> float:
     """Return how far `mean` may be from the mean of its set: rounding of the sum, and of its addition to the centre."""
     return float(min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum()))
-
-
-def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float) -> Vector:
-    """Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)) over shells: the mean square distance is this in ℓ2 alone."""
-    radii = view.radii[view.order[:inside]]
-    crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))  # far users must not spoil the bound
-    ends = np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)
-    jensen, first = np.zeros(len(gradients)), 0
-    for end, offset in zip(ends, loops.offset_means(gradients, view.centre, view.order, ends), strict=True):
-        members, mean = view.order[first:end], view.centre + offset
-        squares = loops.distances(view.blocks, mean, len(gradients)) ** 2
-        spread = squares[members].mean()
-        slack = scale * view.radii[members[-1]] + 2 * _drift(mean, offset)
-        jensen += len(members) * loops.decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
-        first = end
-    return jensen
 
 
 def upper_bounds(view: View, tau: float) -> Vector:
@@ -255,10 +217,6 @@ def upper_bounds(view: View, tau: float) -> Vector:
     bounds = np.empty(users)
     bounds[view.order] = loops.neighbour_sums(np.diff(reach)) * (1 + relative) + score_error(users, dimension)
     return np.minimum(bounds, users)
-
-
-def _within_reach(view: View, tau: float) -> int:
-    return int(np.searchsorted(view.radii[view.order], REACH / tau))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,26 +277,33 @@ def decide(gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integer
 
 
 def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float) -> tuple[Mask, int, Vector]:
-    lower = crowd_bounds(rows, tau)
+    centre = middle(rows)
+    lower = lower_bounds(rows, tau, centre, [REACH / tau])
     kept = grid(lower, step) > limits
     if kept.all():
         return kept, 0, lower
-    view = observe(rows)
-    lower = np.maximum(lower, lower_bounds(rows, view, tau))
-    kept = grid(lower, step) > limits
-    open_ = ~kept
-    for seen in (view, None):
-        if open_.any():
-            seen = seen or second_view(rows, view, tau)
-            open_ &= grid(upper_bounds(seen, tau), step) > limits
+    view = observe(rows, centre)
+    open_ = ~kept & (grid(upper_bounds(view, tau), step) > limits)
+    if np.count_nonzero(open_) > FEW:
+        lower = np.maximum(lower, lower_bounds(rows, tau, centre, _ends(view, tau)))
+        kept = grid(lower, step) > limits
+        open_ &= ~kept
+    if np.count_nonzero(open_) > FEW:  # the farthest user in reach separates clusters that lie around the first centre
+        farthest = view.order[max(int(np.count_nonzero(view.radii < REACH / tau)) - 1, 0)]
+        open_ &= grid(upper_bounds(observe(rows, rows[farthest]), tau), step) > limits
     indices = np.flatnonzero(open_)
     if 2 * len(indices) > len(rows):  # from here on all pairs, each computed once, are cheaper
         lower = scores(rows, tau)
-        kept[indices] = grid(lower[indices], step) > limits[indices]
     elif len(indices):
         lower[indices] = scores_of(rows, indices, tau)
-        kept[indices] = grid(lower[indices], step) > limits[indices]
+    kept[indices] = grid(lower[indices], step) > limits[indices]
     return kept, len(indices), lower
+
+
+def _ends(view: View, tau: float) -> list[float]:
+    """Return where shells end: at SHARES of all users, as far ones spoil their own shell alone, and at the reach."""
+    places = (np.array(SHARES) * (len(view.order) - 1)).astype(np.int64)
+    return sorted({min(float(end), REACH / tau) for end in [*view.radii[view.order[places]], math.inf]})
 
 
 def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:

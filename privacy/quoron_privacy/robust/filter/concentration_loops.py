@@ -146,16 +146,6 @@ def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float)
     return total
 
 
-@njit(cache=True)
-def _distances(blocks: Blocks, point: Vector, out: Vector) -> None:
-    lengths = np.empty(BLOCK)
-    for block in range(len(blocks)):
-        _lengths(point, blocks[block], lengths)
-        first = block * BLOCK
-        for j in range(min(BLOCK, len(out) - first)):
-            out[first + j] = lengths[j]
-
-
 def pack(gradients: Matrix) -> Blocks:
     """Copy of `gradients` (k, d) in blocks of BLOCK columns, the layout in which distances are computed."""
     blocks = np.zeros((-(-len(gradients) // BLOCK), gradients.shape[1], BLOCK))
@@ -163,11 +153,12 @@ def pack(gradients: Matrix) -> Blocks:
     return blocks
 
 
-def distances(blocks: Blocks, point: Vector, users: int) -> Vector:
-    """‖q_i - point‖ for the first `users` packed rows, relative error at most (d/2 + 2)·2⁻⁵³; overflow gives inf."""
+def distances(gradients: Matrix, point: Vector) -> Vector:
+    """‖q_i - point‖ of every row, relative error at most (d/2 + 2)·2⁻⁵³; overflow gives inf."""
+    users = len(gradients)
     out = np.empty(users)
-    _distances(blocks, point, out)
-    return out
+    squares(gradients, point, np.zeros(users, np.bool_), out, np.empty(-(-users // PIECE)))
+    return np.sqrt(out)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
@@ -187,13 +178,18 @@ def finite(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return out
 
 
-def crowd(
-    gradients: Matrix, centre: Vector, reach: float, near: NDArray[np.bool_], totals: Matrix, largest: Vector
+def shell(
+    gradients: Matrix,
+    centre: Vector,
+    inner: float,
+    outer: float,
+    near: NDArray[np.bool_],
+    totals: Matrix,
+    largest: Vector,
 ) -> None:
-    """`_crowd` of all users."""
-    in_pieces(
-        partial(_crowd, gradients, centre, reach, near, totals, largest), len(gradients), gradients.shape[1], PIECE
-    )
+    """`_shell` of all users."""
+    made = partial(_shell, gradients, centre, inner, outer, near, totals, largest)
+    in_pieces(made, len(gradients), gradients.shape[1], PIECE)
 
 
 def squares(gradients: Matrix, point: Vector, near: NDArray[np.bool_], out: Vector, totals: Vector) -> None:
@@ -201,39 +197,27 @@ def squares(gradients: Matrix, point: Vector, near: NDArray[np.bool_], out: Vect
     in_pieces(partial(_squares, gradients, point, near, out, totals), len(gradients), gradients.shape[1], PIECE)
 
 
-def jensen_of(
-    found: Vector, spread: float, tau: float, scale: float, slack: float, members: int, dimension: int
+def add_jensen(
+    squares: Vector, spread: float, tau: float, scale: float, slack: float, members: int, total: Vector, dimension: int
 ) -> None:
-    """`_jensen_of` all users."""
-    in_pieces(partial(_jensen_of, found, spread, tau, scale, slack, members), len(found), dimension, PIECE)
-
-
-@njit(cache=True)
-def offset_means(gradients: Matrix, centre: Vector, order: NDArray[np.int64], ends: NDArray[np.int64]) -> Matrix:
-    """Return the mean of q_j - centre over each shell: users ends[s - 1] to ends[s] of `order`."""
-    means, first = np.zeros((len(ends), len(centre))), 0
-    for s in range(len(ends)):
-        for position in range(first, ends[s]):
-            row = gradients[order[position]]
-            for k in range(len(centre)):
-                means[s, k] += row[k] - centre[k]
-        means[s] /= ends[s] - first
-        first = ends[s]
-    return means
+    """`_add_jensen` of all users."""
+    in_pieces(partial(_add_jensen, squares, spread, tau, scale, slack, members, total), len(squares), dimension, PIECE)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _crowd(
+def _shell(
     gradients: Matrix,
     centre: Vector,
-    reach: float,
+    inner: float,
+    outer: float,
     near: NDArray[np.bool_],
     totals: Matrix,
     largest: Vector,
     first: int,
     last: int,
 ) -> None:
-    """Users `first` to `last` within reach of the centre: marked in `near`; Σ (q_j - centre) and the largest distance.
+    """Users `first` to `last` whose distance from the centre is above `inner` and at most `outer`: marked in `near`;
+    Σ (q_j - centre) and the largest distance.
 
     These are of the piece that begins at `first`.
     """
@@ -244,7 +228,7 @@ def _crowd(
         for k in range(len(centre)):
             square += (row[k] - centre[k]) * (row[k] - centre[k])
         radius = np.sqrt(square)
-        near[i] = radius <= reach
+        near[i] = inner < radius <= outer
         if near[i]:
             farthest = max(farthest, radius)
             for k in range(len(centre)):
@@ -268,21 +252,20 @@ def _squares(
 
 
 @njit(cache=True, nogil=True)
-def _jensen_of(
-    squares: Vector, spread: float, tau: float, scale: float, slack: float, members: int, first: int, last: int
+def _add_jensen(
+    squares: Vector,
+    spread: float,
+    tau: float,
+    scale: float,
+    slack: float,
+    members: int,
+    total: Vector,
+    first: int,
+    last: int,
 ) -> None:
-    """members · exp(-τ (√(square + spread) (1 + scale) + slack)) of users `first` to `last`, in place."""
+    """total += members · exp(-τ (√(square + spread) (1 + scale) + slack)) of users `first` to `last`."""
     for i in range(first, last):
-        squares[i] = members * decay(tau * (np.sqrt(squares[i] + spread) * (1 + scale) + slack))
-
-
-@njit(cache=True)
-def decays(values: Vector) -> Vector:
-    """`decay` of each."""
-    out = np.empty(len(values))
-    for i in range(len(values)):
-        out[i] = decay(values[i])
-    return out
+        total[i] += members * decay(tau * (np.sqrt(squares[i] + spread) * (1 + scale) + slack))
 
 
 @njit(cache=True)

@@ -44,7 +44,7 @@ class LaplaceThreshold:
     """
 
     scale: float  # λ
-    threshold: float  # F, moved up to the grid: see effective_threshold
+    threshold: float  # F, moved up to the grid: the least multiple of its step not below F
 
     def __post_init__(self) -> None:
         positive(scale=self.scale)
@@ -58,18 +58,13 @@ class LaplaceThreshold:
         """The grid step g. A score on the grid is within one g of the score."""
         return self.scale / _STEPS
 
-    @property
-    def effective_threshold(self) -> float:
-        """The threshold that is used: the least multiple of the grid step not below `threshold`."""
-        return ceil(self.threshold / self.grid) * self.grid
-
     def epsilon(self, sensitivity: float) -> float:
         """Return ε of one test whose score moves by at most `sensitivity`: rounding can add two grid steps."""
         non_negative(sensitivity=sensitivity)
         return (sensitivity * (1 + 1e-9) + 2 * self.grid) / self.scale
 
     def decide(self, scores: NDArray[np.float64], stream: RandomStream) -> NDArray[np.bool_]:
-        """True where score + noise > effective_threshold; shape of `scores`."""
+        """True where score + noise > threshold, both on the grid; shape of `scores`."""
         with np.errstate(all="ignore"):
             scaled = np.nan_to_num(np.asarray(scores, np.float64) / self.grid, nan=-np.inf)
         steps = np.rint(np.clip(scaled, -_LARGEST, _LARGEST)).astype(np.int64)
