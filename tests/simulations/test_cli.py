@@ -169,7 +169,6 @@ WRONG = [
     ("population.usres=3", "Unknown key population.usres; did you mean population.users?"),
     ("population={kind='table', user='who'}", "Missing key population.path ("),
     ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
-    ("privacy.epsilon=nan", "Expected privacy.epsilon"),
     ("problem.user_smoothness=itme", "to be 'item' or 'isotropic' or a number, got problem.user_smoothness='itme'."),
     ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
     ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
