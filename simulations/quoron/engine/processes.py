@@ -179,7 +179,7 @@ class Worker(AbstractContextManager["Worker"]):
             raise self._died() from None
 
     def kill(self) -> None:
-        """End it at once; whoever waits for its answer learns that it has died."""
+        """End it at once; a thread that waits for its answer gets Died."""
         send(self.number, signal.SIGKILL)  # its number is its own until it is closed
 
     def close(self) -> None:
