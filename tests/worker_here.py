@@ -14,11 +14,10 @@ class WorkerHere(AbstractContextManager["WorkerHere"]):
     def ask(self, message: Any) -> Any:
         return self.service(message)
 
-    def kill(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
+
+    kill = close
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -286,9 +286,8 @@ def test_a_coordinator_makes_the_plan_of_two_servers_that_was_submitted_and_flow
 
 @pytest.mark.parametrize(("key", "value"), [("run", "Summer"), ("seconds", 1e9), ("waiting", float("nan"))])
 def test_what_no_coordinator_takes_is_refused_by_name_before_it_is_sent(key: str, value: object) -> None:
-    given: dict[str, Any] = {"run": "summer", "users": 20_000, "seconds": 60.0, key: value}
     with pytest.raises(ConfigError, match=f"got {key}={value!r}: "):
-        specify(configs.parse(FEDERATED), **given)
+        specify(configs.parse(FEDERATED), **{"run": "summer", "users": 20_000, "seconds": 60.0} | {key: value})
 
 
 def test_silos_of_several_persons_are_refused_with_two_servers() -> None:

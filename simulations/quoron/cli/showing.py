@@ -25,7 +25,7 @@ from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
 from quoron_server.algorithms.info import start_risk
 from quoron_server.serial import dumps
-from quoron_server.wording import domain_words, sentence
+from quoron_server.wording import domain_words
 
 if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
@@ -100,7 +100,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as
 
 def _of_plan(planned: Plan) -> list[Section]:
     """Its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
-    chosen, promised = planned.plan, sentence(planned.plan.guarantee)
+    chosen, why = planned.plan, [] if planned.choice is None else [f"Chosen {planned.choice}"]
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     listed = [_candidate_row(each, chosen.algorithm) for each in feasible]
@@ -108,7 +108,7 @@ def _of_plan(planned: Plan) -> list[Section]:
     others = Section(tables=[Table("Algorithms", heads, listed)], below=[SURE, *infeasible(planned.candidates)])
     return [
         doubted(planned.doubts),
-        Section(note=[promised, *_choice(planned)], rows=plan_rows(planned), warnings=planned.remarks),
+        Section(note=[planned.statement, *why], rows=plan_rows(planned), warnings=planned.remarks),
         *([others] if len(planned.candidates) > 1 else []),
         *_of_rounds(planned),
         *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
@@ -202,7 +202,3 @@ def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
     made = Terminal()
     return made if made.is_terminal else Terminal(width=160)
-
-
-def _choice(planned: Plan) -> list[str]:
-    return [] if planned.choice is None else [f"Chosen {planned.choice}"]

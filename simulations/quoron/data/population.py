@@ -48,7 +48,6 @@ from quoron.data.users import (
     Outliers,
     TabularUsers,
     Users,
-    Vector,
     flipped,
 )
 from quoron_client.compute.enforcement import bounded
@@ -637,30 +636,9 @@ class DatasetPopulation(FileUsers):
         """Return the same users, read fastest in this order (n,)."""
         return replace(self, store=replace(self.store, order=order))
 
-    @property
-    def optimum(self) -> Vector:
-        """Non-private minimiser over the domain of the mean over honest training users of their average loss."""
-        return self._figures.optimum
-
-    def excess_risk(self, model: Vector) -> float:
-        """Training objective of `model` minus that of the optimum (honest users)."""
-        return self._figures.excess_risk(model)
-
-    def risk_by_sample(self, model: Vector) -> dict[str, float]:
-        """Return the same for a round of a run, as of a table."""
-        return self._figures.risk_by_sample(model)
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """On usable items of held-out users, as of a table."""
-        return self._figures.test_metrics(model)
-
-    def beside(self, model: Vector) -> dict[str, Any]:
-        """As of a table."""
-        return self._figures.beside(model)
-
     @cached_property
-    def _figures(self) -> TablePopulation:
-        """All rows in memory."""
+    def truth(self) -> TablePopulation:
+        """The same users with all rows in memory, to compare a model with."""
         owners, tables = zip(*self.store.rows.tables(np.ones(self.everybody, np.bool_)), strict=True)
         return population_of(
             self,

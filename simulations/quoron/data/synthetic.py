@@ -446,10 +446,11 @@ class Synthetic:
     in_memory: bool = False  # all items are made once and kept
 
     def __post_init__(self) -> None:
-        if self.family == "linear" and not 0 < self.signal_norm + self.heterogeneity <= self.feature_norm:
+        means, own = self.family in ("linear", "quadratic"), self._mean_norm + self.heterogeneity
+        if means and not 0 < own <= self.feature_norm:
             raise ConfigError(
-                f"Expected 0 < signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
-                f"got {self.signal_norm} + {self.heterogeneity}."
+                f"Expected means of norm above 0, and up to feature_norm={self.feature_norm} with heterogeneity, got "
+                f"{self._mean_norm:g} + {self.heterogeneity}. Change signal_norm, or curvature of the quadratic family."
             )
         if self.family == "quadratic":
             self._check_quadratic()
@@ -458,11 +459,6 @@ class Synthetic:
         positive(signal_norm=self.signal_norm)
         if not self.dimension >= 2:
             raise ConfigError(f"Expected dimension >= 2 for a quadratic, got dimension={self.dimension}.")
-        if not self._mean_norm + self.heterogeneity <= self.feature_norm:
-            raise ConfigError(
-                f"Expected flat * signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
-                f"got {self._mean_norm:g} + {self.heterogeneity}."
-            )
         if not np.array_equal(self.domain.project(self.signal), self.signal):
             raise ConfigError(
                 f"Expected the optimum of norm signal_norm={self.signal_norm} inside the domain {self.domain}, got one "

@@ -204,7 +204,7 @@ Users = NDArray[np.int64]
 # who make them so, for several threads at a time, say `makes`. Those who can be given away in parts have `part`: some
 # of them (k,), sorted, under the same numbers; those in files `storage`: their order there (n,).
 Answering = Union["Synthetic", "TableUsers", "FileUsers"]
-# The same with the truth to compare a model with.
+# The same with the truth to compare a model with, of files as `truth`.
 Population = Union["Synthetic", "TablePopulation", "DatasetPopulation"]
 
 

@@ -47,11 +47,10 @@ class Died(RunError):
     """A worker is gone."""
 
 
-def send(process: int | None, what: signal.Signals) -> None:
-    """Send a signal to a process, if there is one."""
-    if process is not None:
-        with suppress(ProcessLookupError):
-            os.kill(process, what)
+def send(process: int, what: signal.Signals) -> None:
+    """Send a signal to a process, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(process, what)
 
 
 class Program:
@@ -116,17 +115,13 @@ class Program:
         self._process.returncode = 0
 
     def end(self, seconds: float = 20.0) -> None:
-        """Ask it to end, then end it, and whatever it has started."""
-        self.ask_to_end()
-        self.wait(seconds)
-        self.kill()
-
-    def ask_to_end(self) -> None:
-        """It may take its time; what has a reaper has none."""
+        """Ask it to end, which may take its time unless it has a reaper; then end it, and whatever it has started."""
         if self._process.stdin is None:
             self._process.terminate()
         else:
             self._process.stdin.close()  # which a reaper notices even if it has only begun
+        self.wait(seconds)
+        self.kill()
 
     def kill(self) -> None:
         """End it at once, and whatever it has started."""

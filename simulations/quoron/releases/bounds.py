@@ -129,8 +129,6 @@ def find_bounds(
         raise ConfigError("Expected numeric, dates or categorical columns, or items=True, got nothing to estimate.")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Expected numeric, dates and categorical apart, got {twice[0]!r} twice. Leave one out.")
-    if user in names:
-        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
     wants += [*(Want(name, "category") for name in categorical), *([Want(ITEMS, "items")] if items else [])]
     table, owners, users = read(source, user, names, dates)
@@ -173,7 +171,10 @@ def read(
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
     Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
+    ConfigError for the user's own column among `names`.
     """
+    if user in names:
+        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     most = most_rows(1, len(names), weighted=False)
     keep, many = partial(first_of_each, user=user, most=most), max(FIRST, most)
     table = tables.read(source, [*dict.fromkeys([user, *names])], empty=empty, keep=keep, most=many)

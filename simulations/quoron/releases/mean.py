@@ -51,8 +51,8 @@ from quoron_privacy.means import private_range
 from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
-from quoron_server.plan import MOST_EPSILON, Guarantee, Privacy
-from quoron_server.wording import ReleaseGuarantee, sentence
+from quoron_server.plan import MOST_EPSILON, Privacy
+from quoron_server.wording import ReleaseGuarantee
 
 if TYPE_CHECKING:
     from quoron_privacy import mechanisms
@@ -179,6 +179,8 @@ def mean(
     from quoron.releases.once import release_once, verify_gaussian  # heavy
 
     mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
+    theorem = f"docs/privacy/private-mean.md{planned.theorem}"
+    promise = ReleaseGuarantee.central(epsilon, delta, "numbers", theorem)
 
     def verify() -> None:
         if mu is not None:  # a robust mean is verified where it is calibrated
@@ -189,11 +191,11 @@ def mean(
         if released is None:
             return None, {"mean": None, "method": planned.method}
         value, scale, radius, *learnt = released
-        promised = epsilon, delta, planned.guarantee.statement
+        promised = epsilon, delta, promise.statement
         made = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
         return made, {"mean": value.tolist(), "method": planned.method}
 
-    found, statement = release_once("mean", planned.guarantee, draw, verify, mu=mu, variation=variation, **charged)
+    found, statement = release_once("mean", promise, draw, verify, mu=mu, variation=variation, **charged)
     if found is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
@@ -208,7 +210,7 @@ class _Planned:
     """A method with its noise, by public numbers alone."""
 
     method: str
-    guarantee: ReleaseGuarantee
+    theorem: str  # a place in docs/privacy/private-mean.md
     error: ErrorBound
     release: Callable[[Matrix, NoiseSource], tuple[Any, ...] | None]  # value, noise scale, radius, what was learnt
     mu: float | None = None  # what it releases is μ-GDP, but for so many Gaussian samples; None: nothing of the kind
@@ -217,13 +219,6 @@ class _Planned:
 
 def _of_noise(scale: float, dimension: int) -> ErrorBound:
     return ErrorBound(scale * (math.sqrt(dimension) + TAIL))
-
-
-def _guarantee(privacy: Privacy, theorem: str = "") -> ReleaseGuarantee:
-    epsilon, delta, where = privacy.epsilon, privacy.delta, f"docs/privacy/private-mean.md{theorem}"
-    return ReleaseGuarantee(
-        epsilon, delta, sentence(Guarantee(epsilon, delta, "replace-one", "central-broadcast", (), where))
-    )
 
 
 def _user_means(users: Any) -> Matrix:
@@ -300,7 +295,7 @@ def _plan(
     if method in ("auto", "learnt"):
         mu = _mu(privacy, gaussians(dimension))
         if method == "learnt" or users >= enough_users(dimension, mu):
-            return _learnt(privacy, LearntMean(users, dimension, bound, mu, spread))
+            return _learnt(LearntMean(users, dimension, bound, mu, spread))
     return _central(users, dimension, privacy, bound, spread, method)
 
 
@@ -326,16 +321,15 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
         return None if value is None else (value, planned.noise.scale, planned.radius)
 
     error = replace(_of_noise(planned.noise.scale, dimension), where=" without outliers")
-    return _Planned("robust", _guarantee(privacy, "#m5"), error, release)
+    return _Planned("robust", "#m5", error, release)
 
 
-def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
+def _learnt(planned: LearntMean) -> _Planned:
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         found = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return found.value, found.deviation, found.radius, found.centre, found.unseen
 
-    guarantee, error = _guarantee(privacy, "#m7"), ErrorBound(*planned.error)
-    return _Planned("learnt", guarantee, error, release, planned.mu, gaussians(planned.dimension))
+    return _Planned("learnt", "#m7", ErrorBound(*planned.error), release, planned.mu, gaussians(planned.dimension))
 
 
 def _central(users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None, method: str) -> _Planned:
@@ -346,8 +340,7 @@ def _central(users: int, dimension: int, privacy: Privacy, bound: float, spread:
         value = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return value, planned.noise.scale, planned.radius
 
-    guarantee, error = _guarantee(privacy), _of_noise(planned.noise.scale, dimension)
-    return _Planned(chosen, guarantee, error, release, mu, 2 * dimension)
+    return _Planned(chosen, "", _of_noise(planned.noise.scale, dimension), release, mu, 2 * dimension)
 
 
 def _mu(privacy: Privacy, samples: int) -> float:

@@ -422,8 +422,6 @@ def statistics(
     facts = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(each.of for each in asked if each.of)
     names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
-    if user in names:
-        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     source = tables.opened(source)
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
     facts = replace(facts, dates=facts.dates | typed)

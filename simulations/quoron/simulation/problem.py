@@ -37,8 +37,10 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem, Wide
 from quoron_server.rounds import Engine, Evaluate
 
-if TYPE_CHECKING:  # only a table needs it
+if TYPE_CHECKING:  # only a table needs these
     import pyarrow as pa
+
+    from quoron.data.table import TablePopulation
 
 
 LABEL = "label"  # of made-up users, as a column
@@ -82,11 +84,17 @@ class Setup:
         """What measures the models of a run's rounds; None with `run.evaluate = false`."""
         return self.risk if self.measured else None
 
+    @property
+    def truth(self) -> "Synthetic | TablePopulation":
+        """The users with what a model is compared with; of files it is read when it is first asked for."""
+        people: Any = self.population
+        return cast("Synthetic | TablePopulation", getattr(people, "truth", people))
+
     def risk(self, model: Vector) -> Mapping[str, float]:
         """Excess risk of a model over the infimum, in its domain or not; of a large table by a sample."""
-        if (by_sample := getattr(self.population, "risk_by_sample", None)) is not None:
-            return cast(Mapping[str, float], by_sample(model))
-        return {"excess_risk": self.population.excess_risk(model)}
+        if isinstance(truth := self.truth, Synthetic):
+            return {"excess_risk": truth.excess_risk(model)}
+        return truth.risk_by_sample(model)
 
 
 def setup(config: Config, folder: Path, table: "pa.Table | None" = None, population: Population | None = None) -> Setup:

@@ -33,6 +33,7 @@ from quoron_server.wording import sentence
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
 
+    from quoron.data import Synthetic, TablePopulation
     from quoron.model import Model
     from quoron_server.storage.ledger import Ledger
 
@@ -220,7 +221,7 @@ def _results(
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
     population, cost = scene.population, events[-1] if events else {}
-    figures = _measured(population, model) if config.run.evaluate else {}
+    figures = _measured(scene.truth, model) if config.run.evaluate else {}
     remarks = figures.pop("remarks_simulation_only", ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
@@ -254,13 +255,13 @@ def _results(
     return summary, [flat(event) for event in events]
 
 
-def _measured(population: Population, model: NDArray[np.float64]) -> dict[str, Any]:
+def _measured(truth: "Synthetic | TablePopulation", model: NDArray[np.float64]) -> dict[str, Any]:
     """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
-    return population.beside(model) | {
-        "excess_risk": population.excess_risk(model),
-        "excess_risk_initial": population.excess_risk(np.zeros_like(model)),
-        "test": population.test_metrics(model),
-        "test_without_privacy": population.test_metrics(population.optimum),
+    return truth.beside(model) | {
+        "excess_risk": truth.excess_risk(model),
+        "excess_risk_initial": truth.excess_risk(np.zeros_like(model)),
+        "test": truth.test_metrics(model),
+        "test_without_privacy": truth.test_metrics(truth.optimum),
     }
 
 
