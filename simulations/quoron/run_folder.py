@@ -273,7 +273,7 @@ def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], 
     if path.exists() and not path.is_dir():
         raise ConfigError(f"Expected a folder for {what}, got the file {path}. Choose another with --out.")
     if path.is_dir() and any(path.iterdir()) and not holds(path):
-        raise ConfigError(f"Expected an empty folder or that of {what}, got {path}. Choose another with --out.")
+        raise ConfigError(f"Expected an empty folder or one of {what}, got {path}. Choose another with --out.")
     return RunFolder.made(path)
 
 

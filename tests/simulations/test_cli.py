@@ -81,7 +81,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(capsys: pytest.Cap
     (place / "thesis" / "chapter.tex").write_text("precious")
     code, printed = failing(capsys, "simulate", "small.toml", "--out", "thesis")
     assert code == 2
-    assert "Expected an empty folder or that of a run, got thesis" in printed
+    assert "Expected an empty folder or one of a run, got thesis" in printed
     assert [path.name for path in (place / "thesis").iterdir()] == ["chapter.tex"]
 
 
