@@ -300,7 +300,7 @@ def training_sections(
         *(_search(folder) if folder.is_search else ()),
         coefficients(model, most),
         *privacy(summary.statement, summary.adjacency, odds),
-        Section(title="What was charged, and what is left", rows=_charged(summary)),
+        Section(title="What was charged, and what is left", rows=_charged(summary), detail=True),
         Section(
             title="How the table fits its declarations",
             note=[] if quality is None else ["Means over people, released with noise; ± is its standard deviation."],
@@ -308,7 +308,7 @@ def training_sections(
             detail=True,
         ),
         Section(title="What was estimated of the table", tables=[Table("Facts with noise", heads, estimates)]),
-        Section(title="How it was made", rows=_made(summary, model)),
+        Section(title="How it was made", rows=_made(summary, model), detail=True),
     ]
 
 

@@ -141,7 +141,7 @@ def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> 
         for text in (*part.note, *filter(None, [part.statement])):
             say(out, text)
         for heads, rows in listed:
-            made = Table(box=box.SIMPLE_HEAD, show_header=bool(heads))
+            made = Table(box=box.SIMPLE_HEAD, show_header=bool(heads), show_edge=False)
             for head in heads:
                 made.add_column(head, overflow="fold")  # rather than lose text
             for row in rows:
