@@ -139,14 +139,14 @@ def require_no_rest(path: Path) -> None:
 
 
 def acquired(handle: int, *, seconds: float, shared: bool = False) -> bool:
-    """Take the lock of an open file or folder, within so many seconds; whether it was free.
+    """Take the lock of an open file or folder, within so many seconds, infinitely many too; whether it was free.
 
     It is given back when the last process that has the handle closes it, or dies.
     """
-    ends = time.monotonic() + seconds
+    ends, mode = time.monotonic() + seconds, fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(handle, mode if seconds == math.inf else mode | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() >= ends:

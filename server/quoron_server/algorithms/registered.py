@@ -52,7 +52,7 @@ _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases h
 def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
     """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole promise together.
 
-    A guarantee may pay for bounds that nobody declared and for a data quality check before the first round, and for
+    A guarantee may pay for bounds that are not declared and for a data quality check before the first round, and for
     figures of users who are in nothing else. What is estimated, with which noise, and the part of μ that is left are
     fixed before any value is read: so parts compose, whatever columns, algorithm and numbers are then chosen. By the
     second account: nothing that calibrated is asked. Statements and proofs: docs/privacy/private-bounds.md#b1,

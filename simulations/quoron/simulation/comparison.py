@@ -332,10 +332,10 @@ def run_jobs(
             except Died as error:
                 raise RunError(
                     f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are done "
-                    f"are kept: give the same command again, or carry that run out by itself. {error}"
+                    f"are kept: give the same command again, or carry out that run alone. {error}"
                 ) from None
             finally:
-                free.put(worker)  # also one that is gone: nobody waits for another
+                free.put(worker)  # also one that is gone: no job waits for another
         with lock:
             if how == "refused":
                 refused[job.cell] = why

@@ -166,7 +166,7 @@ def lower_bounds(gradients: Matrix, tau: float, centre: Vector, ends: Sequence[f
     A set is a shell around a centre, which may be any: the users who are farther from it than one of `ends` and not
     than the next. None may be above REACH/τ, so that nothing overflows.
 
-    On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
+    On all threads: each piece of the users is summed separately, so the bits do not depend on how many there are.
 
         >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
         >>> lower = lower_bounds(rows, 1.0, middle(rows), [1.0, 100.0])
