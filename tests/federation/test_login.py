@@ -207,7 +207,7 @@ class TestWhichLedgerIsShown:
         url = store(tmp_path / "c.sqlite")
         profiles.keep("default", Profile(database=url))
         assert invoke(["ledger", "show"]) == 0
-        own, _, header, _, row, *_ = capsys.readouterr().out.splitlines()
+        own, header, _, row, *_ = capsys.readouterr().out.splitlines()
         assert own == f"Ledger: your own, {tmp_path}/own.sqlite"
         assert header.split() == ["population", "limit", "spent", "left", "charges"]
         assert row.split() == ["everyone", "none", "ε", "=", "0.5,", "δ", "=", "1e-06", "no", "limit", "1"]
