@@ -126,6 +126,12 @@ class Process(Program):
         """It may take its time: a SuperNode tells the SuperLink that it leaves."""
         self._process.terminate()
 
+    def end(self, seconds: float = 20.0) -> None:
+        """Ask it to end, give it so many seconds, then end it."""
+        self.ask_to_end()
+        self.wait(seconds)
+        self.kill()
+
     def check(self) -> None:
         """Raise RunError if it has ended."""
         if self.code is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from federation.crowd import HANGS
+from flower.federation import Process
 from quoron.engine import reaper
 from quoron.engine.processes import Program
 
@@ -118,16 +119,30 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
     assert not scratch.exists()
 
 
+TRAPPING = "trap 'echo goodbye; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
+
+
+def until_ready(process: Program) -> None:
+    ends = time.monotonic() + HANGS
+    while "ready" not in process.written and time.monotonic() < ends:
+        process.wait(0.01)
+
+
 def test_a_signal_to_end_is_passed_on_so_that_a_program_can_say_goodbye(tmp_path: Path) -> None:
     (scratch := tmp_path / "scratch").mkdir()
-    trapping = "trap 'echo goodbye; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
     with Program(
-        ["/bin/sh", "-c", trapping], environment=os.environ, folders=[scratch], log=tmp_path / "log"
+        ["/bin/sh", "-c", TRAPPING], environment=os.environ, folders=[scratch], log=tmp_path / "log"
     ) as process:
-        ends = time.monotonic() + HANGS
-        while "ready" not in process.written and time.monotonic() < ends:
-            process.wait(0.01)
+        until_ready(process)
         os.kill(process.number, signal.SIGTERM)
         process.wait(HANGS)
         assert (process.written.split(), process.code) == (["ready", "goodbye"], 3)
     assert not scratch.exists()
+
+
+def test_a_part_of_a_federation_that_is_ended_can_say_goodbye(tmp_path: Path) -> None:
+    """A SuperNode that did not would be refused by its SuperLink for a minute when it comes back."""
+    part = Process("/bin/sh", ["-c", TRAPPING], home=tmp_path / "home", log=tmp_path / "log")
+    until_ready(part)
+    part.end(HANGS)
+    assert (part.written.split(), part.code) == (["ready", "goodbye"], 3)
