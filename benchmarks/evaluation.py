@@ -26,7 +26,7 @@ from quoron.evaluation import figures
 from quoron.evaluation.scores import Scorer, usable
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import ReleaseGuarantee
 

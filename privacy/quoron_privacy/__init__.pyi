@@ -1,11 +1,11 @@
 from .accounts.lifetime import Charge as Charge
 from .accounts.lifetime import Limit as Limit
 from .accounts.lifetime import Spent as Spent
-from .counts.data_quality import DataQuality as DataQuality
-from .counts.held_out import HeldMeans as HeldMeans
-from .counts.held_out import HeldOut as HeldOut
-from .counts.private_bounds import EstimatedBounds as EstimatedBounds
-from .counts.spread import Spread as Spread
+from .histograms.data_quality import DataQuality as DataQuality
+from .histograms.held_out import HeldMeans as HeldMeans
+from .histograms.held_out import HeldOut as HeldOut
+from .histograms.private_bounds import EstimatedBounds as EstimatedBounds
+from .histograms.spread import Spread as Spread
 from .gaussian import GaussianNoise as GaussianNoise
 from .gaussian import mean_sensitivity as mean_sensitivity
 from .means.clipping import clip_rows as clip_rows
@@ -15,7 +15,7 @@ from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.free_presence import NormCountMean as NormCountMean
 from .means.free_presence import PrefixNormCounts as PrefixNormCounts
-from .means.learnt_mean import LearntMean as LearntMean
+from .means.adaptive_mean import AdaptiveMean as AdaptiveMean
 from .means.private_range import PrivateRange as PrivateRange
 from .means.private_range import WinsorisedMean as WinsorisedMean
 from .mechanisms import ClippedMean as ClippedMean

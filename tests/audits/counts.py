@@ -11,11 +11,11 @@ from quoron.training import column_bounds
 from quoron.training.column_bounds import Want
 from quoron_client.data.encoding import read_label
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.histograms import held_out as room
+from quoron_privacy.histograms.data_quality import DataQuality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
+from quoron_privacy.histograms.spread import Spread
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.min_cohort import MinCohort
+from quoron_privacy.histograms.min_cohort import MinCohort
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.laplace_test import LaplaceOneShot

@@ -11,8 +11,8 @@ from contracts.charges import mean_of
 from contracts.worlds import Charged, Complaint, Given, Spent, Stream, World
 from quoron_client import randomisers
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.histograms.min_cohort import MinCohort
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise

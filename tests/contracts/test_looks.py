@@ -15,8 +15,8 @@ from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
 from quoron.training.data_quality import with_look
 from quoron_privacy.accounts.gdp import compose, delta_for
-from quoron_privacy.counts import data_quality
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError
+from quoron_privacy.histograms import data_quality
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS

@@ -13,8 +13,8 @@ import pytest
 from contracts.scenes import FAULTS, PROBLEM, SMALL, Fault, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from cover import EVERY_QUESTION, by_default
-from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import BelowMinCohort, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS

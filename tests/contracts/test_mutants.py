@@ -21,10 +21,10 @@ import quoron_privacy
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
 from cover import by_default
 from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
-from quoron_privacy.counts import min_cohort
-from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
+from quoron_privacy.histograms import min_cohort
+from quoron_privacy.histograms.min_cohort import MinCohort
 from quoron_privacy.means import free_presence, rotation
 from quoron_privacy.means.free_presence import (
     LogLength,

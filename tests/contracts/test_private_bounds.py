@@ -14,10 +14,10 @@ from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
 from quoron.training.data_quality import with_look
 from quoron_privacy.accounts.lifetime import Charge, Limit
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from federation.crowd import specification
-from quoron_privacy.counts.min_cohort import exact
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.histograms.min_cohort import exact
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import min_cohort as rules
 from quoron_server.parameters import Assumption, Kind

@@ -12,7 +12,7 @@ from golden.mechanisms import LAPLACE
 from golden.plain import plain
 from golden.verdicts import changes, passes
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
+from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import (
     ColumnSum,

@@ -16,12 +16,12 @@ from privacy import first_account
 from privacy.references import always, vector_delta
 from quoron_privacy.accounts import gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
-from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, private_range, rotation
-from quoron_privacy.means.learnt_mean import LearntMean, enough_users
+from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
+from quoron_privacy.histograms.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
+from quoron_privacy.means import adaptive_mean, private_range, rotation
+from quoron_privacy.means.adaptive_mean import AdaptiveMean, enough_users
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
@@ -139,17 +139,17 @@ def _places() -> Any:
 
 
 def _interval() -> Any:
-    edges = learnt_mean.bins_around(1.0, 1000.0, 200.0)
+    edges = adaptive_mean.bins_around(1.0, 1000.0, 200.0)
     draw = _drawn()
     values = np.concatenate([draw.normal(3.0, 1.0, 2_000), draw.normal(400.0, 5.0, 40)])
     shares = np.histogram(values, edges)[0] / len(values)
     deviations = np.full(len(shares), 1e-3)
-    found = learnt_mean.interval_of(shares, deviations, edges, 1.0, 1.0)
-    narrow = learnt_mean.narrow_of(shares, edges, found, len(values), 1.0)
-    nodes = learnt_mean.nodes_of(found, 1000.0)
-    rows = learnt_mean.rows_of(values[:, None], found, narrow, nodes)
+    found = adaptive_mean.interval_of(shares, deviations, edges, 1.0, 1.0)
+    narrow = adaptive_mean.narrow_of(shares, edges, found, len(values), 1.0)
+    nodes = adaptive_mean.nodes_of(found, 1000.0)
+    rows = adaptive_mean.rows_of(values[:, None], found, narrow, nodes)
     means = rows.mean(axis=0)
-    return [found, narrow, nodes, means, learnt_mean.interval_combined(means, found, narrow, 1.0)]
+    return [found, narrow, nodes, means, adaptive_mean.interval_combined(means, found, narrow, 1.0)]
 
 
 def _learnt() -> Any:
@@ -159,7 +159,7 @@ def _learnt() -> Any:
         draw = _drawn()
         rows = draw.normal(far, np.geomspace(0.1, 30.0, dimension), (4_000, dimension))
         rows[:40] += 300.0
-        mean = LearntMean(4_000, dimension, 1e4, 1.5, spread)
+        mean = AdaptiveMean(4_000, dimension, 1e4, 1.5, spread)
         noise = SeededNoise(5)
         made.append(mean.release(rows, np.ones(4_000, bool), noise.stream("noise"), noise.stream("pairs")))
     return [*made, [enough_users(d, mu) for d in (1, 8) for mu in (0.2, 2.0)]]
@@ -308,12 +308,12 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "an interval": _interval,
     "learnt means": _learnt,
     "lengths": lambda: [
-        [learnt_mean.shells_of(2.0, 1e4, d) for d in (1, 30)],
-        [learnt_mean.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
-        learnt_mean.edges_of(2.0, 1e4),
-        learnt_mean.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
-        learnt_mean.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
-        learnt_mean.joined(0.2, 0.7),
+        [adaptive_mean.shells_of(2.0, 1e4, d) for d in (1, 30)],
+        [adaptive_mean.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
+        adaptive_mean.edges_of(2.0, 1e4),
+        adaptive_mean.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
+        adaptive_mean.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
+        adaptive_mean.joined(0.2, 0.7),
     ],
     "private ranges": lambda: [
         [private_range.bounded_range_mu(e) for e in EPSILONS],

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MOST, DataQuality
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import FALSE_ALARM, MOST, DataQuality
 from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cover import by_default
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import spread
-from quoron_privacy.counts.spread import SURE, Spread, count_of, mean_of, quantile_of, thirds
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms import spread
+from quoron_privacy.histograms.spread import SURE, Spread, count_of, mean_of, quantile_of, thirds
 from quoron_privacy.noise.streams import SeededNoise
 
 TIMES, LEAST = 2000, 0.924

@@ -13,8 +13,9 @@ from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import private_bounds
-from quoron_privacy.counts.private_bounds import (
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms import private_bounds
+from quoron_privacy.histograms.private_bounds import (
     CELLS,
     CLOSE,
     CLOSER,
@@ -27,7 +28,6 @@ from quoron_privacy.counts.private_bounds import (
     marks,
     of_cells,
 )
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e308, 5e-324, 4.0, -(4.0**31)])

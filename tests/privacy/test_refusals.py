@@ -12,16 +12,16 @@ from privacy.references import always
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
-from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.histograms import min_cohort
+from quoron_privacy.histograms.data_quality import DataQuality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
+from quoron_privacy.histograms.spread import Spread
 from quoron_privacy.means import private_range, rotation, silo_sums
+from quoron_privacy.means.adaptive_mean import AdaptiveMean
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, ShapedMomentSum
-from quoron_privacy.means.learnt_mean import LearntMean
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
@@ -135,7 +135,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),
     ("rows of 6 numbers", lambda: ShapedMomentSum(2, np.eye(3), 1.0).of(np.ones((2, 9)), TWO)),
-    ("vectors of shape", lambda: LearntMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
+    ("vectors of shape", lambda: AdaptiveMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
     ("at most users=2", lambda: boxed(users=2, mu=9.0).release(np.zeros((3, 3)), THREE, np.ones(3), STREAM, STREAM)),
     ("adjacency", lambda: box_sensitivity(0.1, 10, 3, "add-remove")),
     *several("Expected", PrivateRange, (0.0, 4, 1.0), (2e3, 4, 1.0), (1.0, 0, 1.0), (1.0, 4, math.inf)),
@@ -206,7 +206,7 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("core=50", lambda: outliers.weighted_mean(100, 50)),
     ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
-    (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
+    (r"users >= \d+", lambda: AdaptiveMean(100, 10, 1.0, 0.24)),
     ("n >= ", lambda: robust(users=50, epsilon=1.0)),
     ("fewer outliers", lambda: robust(outliers=0.4)),
     ("too many", lambda: robust(users=10**6)),

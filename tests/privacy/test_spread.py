@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.histograms.spread import Spread
 
 CELLS = 6
 

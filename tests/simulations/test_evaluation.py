@@ -26,9 +26,9 @@ from quoron.training.table import CuratorEngine
 from quoron_client.data.encoding import Classes, Encoding, Range, Signs
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
-from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
+from quoron_privacy.histograms import held_out
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import EVALUATED

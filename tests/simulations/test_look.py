@@ -28,8 +28,8 @@ from quoron_client.data.encoding import Encoding, Range, Signs
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import DataQuality, Shares
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import DataQuality, Shares
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.plan import PREFACE
 from quoron_server.storage.ledger import Ledger

@@ -25,7 +25,7 @@ from quoron import run_folder
 from quoron.cli.app import invoke
 from quoron.training import lifetime, run, table
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.counts.data_quality import DataQuality
+from quoron_privacy.histograms.data_quality import DataQuality
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.release import Sums
 

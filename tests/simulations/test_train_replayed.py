@@ -16,8 +16,8 @@ import pytest
 
 from cover import by_default
 from quoron.training import run
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from simulations.test_train_leaks import MORE, hold_chance, honest, left_behind
 

@@ -28,8 +28,8 @@ from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
 from undeclared import QUICK, USERS, charges, crowd, train

@@ -21,9 +21,9 @@ from quoron.run_folder import RunFolder
 from quoron.training import column_bounds, data_quality, evaluated, run
 from quoron.training.estimated import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger

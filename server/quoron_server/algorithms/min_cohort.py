@@ -9,7 +9,7 @@ that the store never holds a decision without what it was made from. Where who a
 they are: those that came, whatever is in them.
 
 Statement and proof: docs/privacy/min-cohort.md, public-participation.md; its numbers:
-quoron_privacy.counts.min_cohort.
+quoron_privacy.histograms.min_cohort.
 """
 
 import math
@@ -24,9 +24,9 @@ import scipy
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort as min_cohorts
-from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
+from quoron_privacy.histograms.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector

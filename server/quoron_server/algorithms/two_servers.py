@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, RunError, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import PrefixNoise

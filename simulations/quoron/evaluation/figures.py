@@ -12,7 +12,7 @@ scores lie, the second how many rows of each class few wide cells hold. In betwe
 taken as a line in the score and slow waves, each as large as odds usually are off a line. Few cells have little noise,
 and what they do not show is part of the error: the waves' size, as far as cells leave it open.
 
-Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
+Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.histograms.held_out.
 """
 
 import math
@@ -32,9 +32,9 @@ from quoron.evaluation.scores import MOST_LOSS, Scorer, means, usable
 from quoron.results import in_units
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldMeans, HeldOut
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.histograms import held_out
+from quoron_privacy.histograms.held_out import LABELS, PLACES, STEPS, HeldMeans, HeldOut
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
 

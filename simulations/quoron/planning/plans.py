@@ -21,8 +21,8 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
-from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
+from quoron_privacy.histograms.min_cohort import spent_on
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort

@@ -40,8 +40,8 @@ from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.private_bounds import edge
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
+from quoron_privacy.histograms.private_bounds import edge
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
 

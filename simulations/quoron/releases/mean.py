@@ -48,7 +48,7 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.gaussian import LARGEST
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
-from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
+from quoron_privacy.means.adaptive_mean import TAIL, AdaptiveMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
 from quoron_server.plan import MOST_EPSILON, Privacy
@@ -295,7 +295,7 @@ def _plan(
     if method in ("auto", "learnt"):
         mu = _mu(privacy, gaussians(dimension))
         if method == "learnt" or users >= enough_users(dimension, mu):
-            return _learnt(LearntMean(users, dimension, bound, mu, spread))
+            return _learnt(AdaptiveMean(users, dimension, bound, mu, spread))
     return _central(users, dimension, privacy, bound, spread, method)
 
 
@@ -324,7 +324,7 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
     return _Planned("robust", "#m5", error, release)
 
 
-def _learnt(planned: LearntMean) -> _Planned:
+def _learnt(planned: AdaptiveMean) -> _Planned:
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         found = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return found.value, found.deviation, found.radius, found.centre, found.unseen

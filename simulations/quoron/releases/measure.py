@@ -33,8 +33,8 @@ from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.plan import Privacy

@@ -40,10 +40,10 @@ from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import private_bounds, spread
-from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds
-from quoron_privacy.counts.spread import Estimate, Spread, thirds
 from quoron_privacy.errors import ConfigError, Infeasible, count, printable
+from quoron_privacy.histograms import private_bounds, spread
+from quoron_privacy.histograms.private_bounds import KINDS, NUMBER, EstimatedBounds
+from quoron_privacy.histograms.spread import Estimate, Spread, thirds
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy

@@ -3,7 +3,7 @@
     released, entries = release(estimates, wants, source, owners, users, noise)
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
-releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/private-bounds.md.
+releases may be chosen so: quoron_privacy.histograms.private_bounds, docs/privacy/private-bounds.md.
 
 What every row of an undeclared column holds, `row_kinds`: a number, a date, true or false, text, or nothing.
 """
@@ -23,8 +23,9 @@ from quoron_client.data import columns
 from quoron_client.data.encoding import AnyLabel
 from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
-from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import (
+from quoron_privacy.errors import CONTROL, DataError, Infeasible
+from quoron_privacy.histograms.data_quality import looked_at
+from quoron_privacy.histograms.private_bounds import (
     KINDS,
     MARKS,
     EstimatedBounds,
@@ -34,7 +35,6 @@ from quoron_privacy.counts.private_bounds import (
     ranges,
     share_for,
 )
-from quoron_privacy.errors import CONTROL, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import LEAST_EPSILON

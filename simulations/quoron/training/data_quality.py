@@ -6,7 +6,7 @@
 
 The report is a function of released numbers and of declarations. What noise alone could have made is not spoken of: a
 table in which nothing is amiss is warned of with probability at most `FALSE_ALARM`. Statement, and what the check costs
-and sees: docs/privacy/data-quality.md. The mechanism: quoron_privacy.counts.data_quality.
+and sees: docs/privacy/data-quality.md. The mechanism: quoron_privacy.histograms.data_quality.
 """
 
 import math
@@ -26,9 +26,9 @@ from quoron.training.table import Curated, HeldRows
 from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS

@@ -10,7 +10,7 @@ declarations (ranges, values, the label's kind) are a function of released numbe
 estimated, with its fix.
 
 Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
-not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
+not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.histograms.private_bounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +48,8 @@ from quoron_client.data.features import is_span
 from quoron_client.data.features import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.private_bounds import HOLDERS, KINDS, EstimatedBounds, weights
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.histograms.private_bounds import HOLDERS, KINDS, EstimatedBounds, weights
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS

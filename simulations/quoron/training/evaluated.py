@@ -5,7 +5,7 @@
     model = run.carry_out(own, engine, observers, evaluations=of_final_model(prepared, apart))
     evaluation(promise, loss, encoding, model, own.released(EVALUATED))
 
-Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
+Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.histograms.held_out.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from quoron.training.table import Curated, users_of
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Guarantee

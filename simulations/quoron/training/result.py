@@ -25,7 +25,7 @@ from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
 from quoron.training.table import Curated
 from quoron_client.data.encoding import in_words, outcomes, seen
-from quoron_privacy.counts.data_quality import Shares
+from quoron_privacy.histograms.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
 from quoron_server.algorithms.whitened.method import COMMON, TAILED

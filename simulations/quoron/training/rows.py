@@ -63,8 +63,8 @@ from quoron.training.memory import make_sure_of_answers
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, OtherVersion, RunError, count, positive
+from quoron_privacy.histograms.held_out import HeldMeans
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise, StartedNoise, of_the_run
 from quoron_privacy.release import Sums

@@ -23,9 +23,9 @@ from scipy.special import ndtri
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Floats, Integers
-from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible, count, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
+from quoron_privacy.histograms.data_quality import looked_at
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 

@@ -1,8 +1,8 @@
-"""The clipped mean that learns where users are, how far from one another, and how far to clip, from its own releases.
+"""The adaptive mean: it learns where users are, how far from one another, and how far to clip, from its own releases.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> users, noise = np.random.default_rng(0).normal(40.0, 1.0, (10_000, 3)), SeededNoise(1)
-    >>> mean = LearntMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
+    >>> mean = AdaptiveMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
     >>> found = mean.release(users, np.ones(10_000, bool), noise.stream("mean"), noise.stream("public"))
     >>> bool(np.abs(found.value - users.mean(axis=0)).max() < 0.02), bool(1.0 < found.radius < 10.0)
     (True, True)
@@ -103,7 +103,7 @@ _MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learnt:
+class MeanEstimate:
     """What was released and what was made of it."""
 
     value: Vector  # the mean, (d,)
@@ -115,7 +115,7 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class LearntMean:
+class AdaptiveMean:
     """Four to eighteen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
@@ -155,7 +155,7 @@ class LearntMean:
         least = planned(self.bound * SMALLEST, self.bound, users=self.users, dimension=self.dimension, mu=mu)[0]
         return least * (1 + TAIL / math.sqrt(self.dimension)), _AROUND * far
 
-    def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> Learnt:
+    def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> MeanEstimate:
         """From users' vectors (n, d), answered (n,); `public` pairs the users. ConfigError for another shape."""
         if values.shape != (self.users, self.dimension):
             raise ConfigError(f"Expected vectors of shape {(self.users, self.dimension)}, got {values.shape}.")
@@ -212,9 +212,9 @@ class LearntMean:
         deviation = math.hypot(own, other) * float(np.linalg.norm(back)) / math.sqrt(d)
         radius = max(radii.wide, outer) * float(np.linalg.norm(back, 2))
         value, centre = start + back @ (value + more), start + back @ centre
-        return Learnt(value, centre, radius, deviation, held.least, tuple(told.noises))
+        return MeanEstimate(value, centre, radius, deviation, held.least, tuple(told.noises))
 
-    def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
+    def _of_a_column(self, told: "_Told", public: RandomStream) -> MeanEstimate:
         """Return the same, of one: where users are by bins of place, and a clip to an interval."""
         strength, top = self.users * self.mu, 2 * min(self.bound, self.spread or self.bound)
         first, place, around = interval_shares(strength)
@@ -243,7 +243,7 @@ class LearntMean:
         mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
         value, own = interval_combined(mean, found, narrow, unit)
         far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes)
-        return Learnt(
+        return MeanEstimate(
             np.array([centre + value + far]),
             np.array([centre + found.middle]),
             max(found.half, reach),
@@ -491,7 +491,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Radii:
-    """Of the last release; see `LearntMean`."""
+    """Of the last release; see `AdaptiveMean`."""
 
     wide: float  # C
     narrow: float  # c
