@@ -140,14 +140,14 @@ def learnt_audits():
     def world(own, number, statistic, columns=1, sound=False):
         def draw(runs):
             if sound:  # two statistics look at them
-                told = sound_runs(columns, own, number, runs)
+                means = sound_runs(columns, own, number, runs)
             else:
-                told = [learnt_run(columns, own, number, run) for run in range(runs)]
-            return np.array([statistics[statistic](mean) for mean in told])
+                means = [learnt_run(columns, own, number, run) for run in range(runs)]
+            return np.array([statistics[statistic](mean) for mean in means])
 
         return draw
 
-    for_mu, shares, interval_of = GaussianNoise.for_mu, adaptive_mean._Told.shares, adaptive_mean.interval_of
+    for_mu, shares, interval_of = GaussianNoise.for_mu, adaptive_mean._Transcript.shares, adaptive_mean.interval_of
     with_lengths, bins_of, seen = adaptive_mean.with_lengths, adaptive_mean.bins_of, []
 
     def counted(self, edges, mu):
@@ -188,7 +188,7 @@ def learnt_audits():
         | {
             "an interval of true shares": case(
                 *FEW,
-                (adaptive_mean._Told, "shares", counted),
+                (adaptive_mean._Transcript, "shares", counted),
                 (adaptive_mean, "interval_of", around_all),
                 statistic="radius",
             ),
@@ -208,12 +208,14 @@ def learnt_audits():
         """Shares of users in parts of bins of length: one user moves from the first part to the last."""
 
         def draw(runs):
-            told = adaptive_mean._Told(rows_of(own, 0.3, columns=2), HERE, SeededNoise(51 + number).stream("look"))
-            return statistic(np.array([told.lengths(np.zeros(2), edges, MU) for _ in range(runs)]))
+            transcript = adaptive_mean._Transcript(
+                rows_of(own, 0.3, columns=2), HERE, SeededNoise(51 + number).stream("look")
+            )
+            return statistic(np.array([transcript.lengths(np.zeros(2), edges, MU) for _ in range(runs)]))
 
         return draw
 
-    released = adaptive_mean._Told._released
+    released = adaptive_mean._Transcript._released
 
     def every_part(self, shares, divisor, mu):
         """Users count in every part that they are beyond."""
@@ -226,7 +228,7 @@ def learnt_audits():
         {"as released": case(least=0.2)},
         {
             "users who count in every part": case(
-                (adaptive_mean._Told, "_released", every_part),
+                (adaptive_mean._Transcript, "_released", every_part),
                 edges=np.append(0.0, np.geomspace(0.5, 4.0, 40)),
                 statistic=lambda shown: shown.sum(axis=1),
                 draws=3_000,
@@ -240,10 +242,10 @@ def shape_audits():
 
     def world(side, number):
         def draw(runs):
-            told = adaptive_mean._Told(
+            transcript = adaptive_mean._Transcript(
                 rows_of([9.0, 9.0 * side], columns=2), HERE, SeededNoise(51 + number).stream("m")
             )
-            return np.array([told.moment(np.zeros(2), 1.0, MU)[0, 1] for _ in range(runs)])
+            return np.array([transcript.moment(np.zeros(2), 1.0, MU)[0, 1] for _ in range(runs)])
 
         return draw
 
@@ -263,23 +265,25 @@ def far_away_audits():
     found = adaptive_mean.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
     nodes, shells = adaptive_mean.nodes_of(found, 100.0), adaptive_mean.shells_of(1.0, 100.0, 2)
 
-    def mean(told, columns):
+    def mean(transcript, columns):
         if columns == 1:
             narrow, size = adaptive_mean.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
             rows = partial(adaptive_mean.rows_of, found=found, narrow=narrow, nodes=nodes)
-            value, _ = told.mean(rows, size, MU, lengths=size - 2)
+            value, _ = transcript.mean(rows, size, MU, lengths=size - 2)
             return value[2:].reshape(2, -1)[:, :2].sum(axis=1) @ [1.0, -1.0]
         near = adaptive_mean.with_narrow(np.zeros(2), 1.0, 0.5)
         far = adaptive_mean.with_shells(np.zeros(2), 1.0, shells)
-        value, _ = told.mean(near, 4 + 3 * len(shells), MU, lengths=len(shells), far=far)
+        value, _ = transcript.mean(near, 4 + 3 * len(shells), MU, lengths=len(shells), far=far)
         return value[4:6].sum()
 
     def world(side, number, columns):
         own = side * 0.99 * (nodes[2] if columns == 1 else shells[0] / math.sqrt(2))
 
         def draw(runs):
-            told = adaptive_mean._Told(rows_of(own, columns=columns), HERE, SeededNoise(51 + number).stream("last"))
-            return np.array([mean(told, columns) for _ in range(runs)])
+            transcript = adaptive_mean._Transcript(
+                rows_of(own, columns=columns), HERE, SeededNoise(51 + number).stream("last")
+            )
+            return np.array([mean(transcript, columns) for _ in range(runs)])
 
         return draw
 

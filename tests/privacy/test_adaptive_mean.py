@@ -147,12 +147,12 @@ def test_two_second_moments_are_no_farther_apart_than_their_noise_is_for(mu, row
     users, noises, means = np.array(rows).reshape(4, 2), [], []
     for own in (users[2], np.array(other), np.array([1.0, 1.0]), np.array([1.0, -1.0])):
         table = np.vstack([users[:2], own, users[3]])
-        told = adaptive_mean._Told(table, np.ones(4, bool), SeededNoise(1).stream("moment"))
+        transcript = adaptive_mean._Transcript(table, np.ones(4, bool), SeededNoise(1).stream("moment"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GaussianNoise, "release", lambda self, value, stream: np.array(value))
-            moment = told.moment(np.zeros(2), 1.0, mu)
+            moment = transcript.moment(np.zeros(2), 1.0, mu)
         means.append(np.array([moment[0, 0], moment[1, 1], math.sqrt(2) * moment[0, 1]]))
-        noises.append(told.noises[0][0])
+        noises.append(transcript.noises[0][0])
     moved, opposite = (float(np.linalg.norm(means[at] - means[at + 1])) for at in (0, 2))
     assert moved <= noises[0].sensitivity
     assert opposite == pytest.approx(noises[0].sensitivity, rel=1e-4)
@@ -166,10 +166,10 @@ def test_second_moments_are_of_whole_numbers_and_exact(users, dimension):
     rng = np.random.default_rng(users)
     table = rng.normal(size=(users, dimension)) * 10.0 ** rng.uniform(-3, 3, (users, 1))
     here, steps = np.arange(users) != 2, 2 ** ((52 - users.bit_length()) // 2)
-    told = adaptive_mean._Told(table.copy(), here, SeededNoise(1).stream("moment"))
+    transcript = adaptive_mean._Transcript(table.copy(), here, SeededNoise(1).stream("moment"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda self, value, stream: np.array(value))
-        moment = told.moment(np.ones(dimension), 2.0, 1.0)
+        moment = transcript.moment(np.ones(dimension), 2.0, 1.0)
     whole = [
         [int(steps * value) for value in row] for row in adaptive_mean.clipped(np.ones(dimension), 2.0)(table[here])
     ]
