@@ -1,13 +1,14 @@
 from .accounts.lifetime import Charge as Charge
 from .accounts.lifetime import Limit as Limit
 from .accounts.lifetime import Spent as Spent
+from .gaussian import GaussianNoise as GaussianNoise
+from .gaussian import mean_sensitivity as mean_sensitivity
 from .histograms.data_quality import DataQuality as DataQuality
 from .histograms.held_out import HeldMeans as HeldMeans
 from .histograms.held_out import HeldOut as HeldOut
 from .histograms.private_bounds import EstimatedBounds as EstimatedBounds
 from .histograms.spread import Spread as Spread
-from .gaussian import GaussianNoise as GaussianNoise
-from .gaussian import mean_sensitivity as mean_sensitivity
+from .means.adaptive_mean import AdaptiveMean as AdaptiveMean
 from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean
 from .means.free_presence import ColumnMean as ColumnMean
@@ -15,7 +16,6 @@ from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.free_presence import NormCountMean as NormCountMean
 from .means.free_presence import PrefixNormCounts as PrefixNormCounts
-from .means.adaptive_mean import AdaptiveMean as AdaptiveMean
 from .means.private_range import PrivateRange as PrivateRange
 from .means.private_range import WinsorisedMean as WinsorisedMean
 from .mechanisms import ClippedMean as ClippedMean

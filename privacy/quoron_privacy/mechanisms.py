@@ -144,8 +144,8 @@ class Mechanism(ABC):
 
     def charge(self, run: str, group: str = "users") -> Charge:
         """Return what all rounds cost the users of a group, for a `Ledger` or a `Limit`."""
-        mu, lack = (self.pair.mu, self.pair.lack) if self.pair.is_gaussian else (None, 0.0)
-        return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, lack)
+        mu, variation = (self.pair.mu, self.pair.variation) if self.pair.is_gaussian else (None, 0.0)
+        return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, variation)
 
     def init(self) -> State:
         """Return the state before the first round."""
@@ -183,8 +183,8 @@ class Mechanism(ABC):
         return None
 
     @property
-    def _lack(self) -> float:
-        """What all samples lack of exact noise; two for each number of a round at most."""
+    def _variation(self) -> float:
+        """Total variation of all samples from exact noise; two for each number of a round at most."""
         return total_variation(gaussians=2 * self.rounds * self.dimension)
 
     @classmethod
@@ -286,7 +286,7 @@ class ClippedMean(OfClippedRows):
     @cached_property
     def pair(self) -> Pair:
         """Privacy loss of all rounds together, by the second account."""
-        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 
     def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, None]:
         return self.noise.release(made, noise.stream("clipped-mean", state.round)), None
@@ -339,7 +339,7 @@ class PrefixNoise(OfClippedRows):
     def pair(self) -> Pair:
         """Privacy loss of all sums together, by what the sampler does."""
         moved = mean_sensitivity(self.clip_norm, self.schedule.cohort, self.schedule.adjacency)
-        return Pair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._lack)
+        return Pair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._variation)
 
     def _begin(self) -> prefix.PrefixState:
         return self.noise.start(self.dimension)
@@ -414,9 +414,9 @@ class OutlierMean(Mechanism):
         """Privacy loss of all tests and releases of a user together, by the second account."""
         robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
         if isinstance(self.account, SubsampledLottery):
-            return subsampled_lottery.pair(self.account).lacking(self._lack)
+            return subsampled_lottery.pair(self.account).with_variation(self._variation)
         certified = lottery.verify_one_shot(self.account, self.epsilon, self.delta)
-        return Pair.approximate(self.epsilon, certified).lacking(self._lack)
+        return Pair.approximate(self.epsilon, certified).with_variation(self._variation)
 
     def _begin(self) -> Vector:
         return np.zeros(self.dimension)
@@ -478,7 +478,7 @@ class TruncatedMean(Mechanism):
     @cached_property
     def pair(self) -> Pair:
         """Privacy loss of all rounds together."""
-        return self.schedule.pair(self.mean.mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.mean.mu(self.dimension)).with_variation(self._variation)
 
     def _release(self, made: Matrix, state: State, noise: NoiseSource) -> tuple[Vector, None]:
         there = np.asarray(np.isfinite(made).all(axis=1), np.bool_)
@@ -514,7 +514,7 @@ class LocalReport(Mechanism):
     @cached_property
     def pair(self) -> Pair:
         """Privacy loss of one user's reports."""
-        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 
     def mean(self, reports: Any) -> Any:
         """Return the mean of reports (k, dimension), as the server makes it; an adversarial one moves it little.
@@ -591,7 +591,7 @@ class Ledger:
 
 
 def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
-    """Return δ but for what the samplers of all rounds lack; Infeasible where that is all of it."""
+    """Return δ less what the samplers of all rounds add; Infeasible where that is all of it."""
     if not _LEAST_EPSILON <= epsilon < math.inf:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)

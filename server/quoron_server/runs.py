@@ -207,7 +207,7 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
     """Return what a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
     promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
     gaussian = info.gaussian(plan)
-    near, variation = info.near_gaussian(plan) if gaussian is None else ((), gaussian.lack)
+    near, variation = info.near_gaussian(plan) if gaussian is None else ((), gaussian.variation)
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,

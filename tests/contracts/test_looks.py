@@ -67,7 +67,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     quality = plan.guarantee.data_quality
     assert quality is not None
     assert promise.mu == pytest.approx(compose(own.mu, quality.effective_mu), rel=1e-14)
-    spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.lack
+    spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert 0 <= charge_of(plan)["mu"] / promise.mu - 1 < 1e-7
     assert "data-quality.md#h1" in sentence(plan.guarantee)

@@ -259,7 +259,7 @@ def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     whole, own, min_cohort = info.gaussian(plan), info.gaussian(plan.without("min_cohort")), plan.guarantee.min_cohort
     assert None not in (whole, own, min_cohort)
     assert whole.mu >= np.hypot(own.mu, min_cohort.mu)
-    assert whole.lack >= own.lack
+    assert whole.variation >= own.variation
 
     charge = charge_of(plan)
     assert (charge["epsilon"], charge["delta"]) == (MIN_COHORT.epsilon, MIN_COHORT.delta)

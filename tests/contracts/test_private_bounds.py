@@ -68,7 +68,7 @@ def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_befo
     info.verify(plan)
     promise = info.gaussian(plan)
     assert promise is not None
-    assert (promise.mu, promise.lack) == paid().charged
+    assert (promise.mu, promise.variation) == paid().charged
     (pair,) = info.pairs(plan)
     assert 0.99 * promise.mu <= pair.mu <= promise.mu
     assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta

@@ -87,5 +87,5 @@ def test_it_costs_nothing(name: str) -> None:
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert one.mu <= other.mu * (1 + 1e-9)
-        assert one.lack <= other.lack + 1e-30
+        assert one.variation <= other.variation + 1e-30
     assert all(each.count > 0 for each in public.releases())

@@ -288,7 +288,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
                 for kind in ADJACENCIES
             )
         ],
-        [[held.pair, _mu(held), held.pair.lack, held.releases()] for held in _held()],
+        [[held.pair, _mu(held), held.pair.variation, held.releases()] for held in _held()],
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
         [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4)],
     ],

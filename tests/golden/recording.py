@@ -162,7 +162,7 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     """The guarantee sentence of a variant of the contracts, what its mechanisms cost, and what its rounds are."""
     plan = _planned(name)
     releases, pair = plain(plan.releases()), ALGORITHMS[plan.algorithm].gaussian(plan)
-    gaussian = pair and {"mu": plain(pair.mu), "lack": plain(pair.lack)}
+    gaussian = pair and {"mu": plain(pair.mu), "lack": plain(pair.variation)}
     said = {what: plain(getattr(plan.schedule, what)) for what in FOLLOWING} | {"masked": None}
     for what in SAID:
         value = getattr(plan.parameters, what)

@@ -105,7 +105,7 @@ def verify(quality, own, *, users=1000, adjacency="replace-one", epsilon=1.0, de
         lambda quality, own: (quality, own, {"adjacency": "zero-out"}),
         lambda quality, own: (replace(quality, share=0.0), own, {}),
         lambda quality, own: (quality, replace(own, mu=1.001 * own.mu), {}),
-        lambda quality, own: (quality, replace(own, lack=1e-7), {}),
+        lambda quality, own: (quality, replace(own, variation=1e-7), {}),
         lambda quality, own: (quality, own, {"delta": 0.99e-6}),
     ],
 )

@@ -68,7 +68,7 @@ def test_stages_of_two_adjacencies_are_not_one_pair() -> None:
 
 def test_what_samplers_lack_adds_up_and_is_paid_at_every_epsilon() -> None:
     pair = Pair.gaussian(0.2, 1e-9).and_(Pair.gaussian(0.1, 2e-9))
-    assert 3e-9 <= pair.lack < 3.0001e-9
+    assert 3e-9 <= pair.variation < 3.0001e-9
     added = pair.delta(1.0) - Pair(pair.mu).delta(1.0)
     assert added == pytest.approx((1 + math.e) * 3e-9, rel=1e-6)
 

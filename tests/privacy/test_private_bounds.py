@@ -150,7 +150,7 @@ class TestCalibration:
             assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
             mu, variation = plan.charged
             assert mu >= both * (1 - 1e-9)
-            assert variation >= plan.variation + own.lack
+            assert variation >= plan.variation + own.variation
             assert gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * variation <= delta
 
 

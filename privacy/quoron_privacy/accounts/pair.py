@@ -36,18 +36,18 @@ NEAR = 1e-12  # the δ below which nothing is resolved, by default
 class Pair:
     """All that a run releases is as (ε, δ)-DP as this says, under one adjacency, whatever the data and the past.
 
-    `lack` is the total variation by which samplers may differ from exact noise; it adds (1 + e^ε) · lack to δ.
+    `variation` is the total variation of samplers from exact noise; it adds (1 + e^ε) · variation to δ.
     """
 
     mu: float = 0.0  # of all Gaussian stages together
     stages: tuple[tuple[Stage, int], ...] = ()  # each with how often it is there, in one order
-    lack: float = 0.0
+    variation: float = 0.0
 
     @classmethod
-    def gaussian(cls, mu: float, lack: float = 0.0) -> "Pair":
+    def gaussian(cls, mu: float, variation: float = 0.0) -> "Pair":
         """Return one μ-GDP stage."""
         positive(mu=mu)
-        return cls(mu).lacking(lack)
+        return cls(mu).with_variation(variation)
 
     @classmethod
     def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "Pair":
@@ -118,14 +118,14 @@ class Pair:
         ordered = tuple(sorted(both.items(), key=repr))
         stages.one_adjacency(tuple(stage for stage, _ in ordered))
         mu = _up(math.hypot(self.mu, other.mu)) if self.mu and other.mu else self.mu or other.mu
-        return Pair(mu, ordered, self.lack).lacking(other.lack)
+        return Pair(mu, ordered, self.variation).with_variation(other.variation)
 
-    def lacking(self, variation: float) -> "Pair":
-        """Return the same, by samplers that lack so much more of exact noise in total variation."""
+    def with_variation(self, variation: float) -> "Pair":
+        """Return the same, by samplers that are so much farther from exact noise in total variation."""
         non_negative(variation=variation)
         if not variation:
             return self
-        return replace(self, lack=_up(self.lack + variation) if self.lack else variation)
+        return replace(self, variation=_up(self.variation + variation) if self.variation else variation)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -142,8 +142,8 @@ class Pair:
         non_negative(epsilon=epsilon)
         probability(near=near)
         exact: float = composed.exactly(self.mu, self.stages, epsilon, near)
-        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
-        return min(1.0, exact + lacking)
+        inexact = (1 + math.exp(min(epsilon, 700.0))) * self.variation * (1 + 1e-12)
+        return min(1.0, exact + inexact)
 
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
@@ -157,7 +157,7 @@ class Pair:
         ConfigError where that would take more than a million places.
         """
         probability(near=near)
-        made: Lattice = composed.lattice(self.mu, self.stages, self.lack, near)
+        made: Lattice = composed.lattice(self.mu, self.stages, self.variation, near)
         return made
 
     def event(self) -> "DpEvent | None":

@@ -116,8 +116,8 @@ class DataQuality:
     def pair(self) -> Pair:
         """What the release costs, by its scale alone: two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
-        lack = total_variation(gaussians=self.dimension)
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), lack)
+        variation = total_variation(gaussians=self.dimension)
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), variation)
 
     @property
     def errors(self) -> Errors:
@@ -250,8 +250,8 @@ def calibrate(
 
     None where the samplers have taken it all.
     """
-    lacks = own.lack + total_variation(gaussians=_dimension(columns, labels))
-    left = delta - (1 + math.exp(epsilon)) * lacks
+    variation = own.variation + total_variation(gaussians=_dimension(columns, labels))
+    left = delta - (1 + math.exp(epsilon)) * variation
     if left <= 0:
         return None
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic

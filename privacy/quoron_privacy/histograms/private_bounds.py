@@ -355,10 +355,10 @@ class EstimatedBounds:
         if not 1e-6 <= share <= 1:
             raise ConfigError(f"Expected a share of μ² in [1e-6, 1], got share={share}.")
         tail = TAIL * delta / (1 + math.exp(min(epsilon, 700.0)))
-        lacks = (1 + math.exp(min(epsilon, 700.0))) * _variation(users, columns, names, tail) + TAIL * delta
-        if lacks >= delta:
+        spent = (1 + math.exp(min(epsilon, 700.0))) * _variation(users, columns, names, tail) + TAIL * delta
+        if spent >= delta:
             raise Infeasible("declarations", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        whole = gdp.mu_for(epsilon, delta - lacks) * (1 - 1e-9)  # verified by other arithmetic
+        whole = gdp.mu_for(epsilon, delta - spent) * (1 - 1e-9)  # verified by other arithmetic
         sensitivity = acute_sensitivity(users, adjacency)
         named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
         parts = (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)  # of μ², of each release

@@ -132,7 +132,7 @@ class PrefixNoise:
     them `separation` or more apart, and move each contribution by at most `sensitivity` in ℓ2 whatever was released
     before. Then all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for one
     participation, prefix-noise#c3). The total variation `noise.total_variation(gaussians=rounds * dimension)` bounds
-    what the noise lacks.
+    how far drawn noise is from it.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |

@@ -2,7 +2,7 @@
 
     >>> from quoron_privacy.robust.outlier_mean import weighted_mean
     >>> plan = LaplaceOneShot(weighted_mean(1000, 844), LaplaceTest(1000, 844, scale=5.0, threshold=913.0), 0.05)
-    >>> round(certified_epsilon(plan, 1e-6, lacking=0.0), 2)
+    >>> round(certified_epsilon(plan, 1e-6, variation=0.0), 2)
     0.95
 
 As printed, for comparison, with numbers that others choose: the `lottery` needs a third to a half of the noise it
@@ -136,17 +136,17 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
 
 
 @lru_cache(maxsize=64)
-def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> float:
-    """An ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`, about the least there is.
+def certified_epsilon(plan: LaplaceOneShot, delta: float, variation: float) -> float:
+    """About the least ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `variation`.
 
     The least of the account of `enough`, whose grid is coarse (seldom more than a few thousandths above), certified by
-    `verify_laplace_test`; infinite where the theorem says nothing. `lacking`: what samplers lack in total variation.
+    `verify_laplace_test`; infinite where the theorem says nothing. `variation`: the total variation of samplers.
     """
     step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size
     least = step / plan.test.scale  # what a decision costs by itself
 
     def left(epsilon: float) -> float:
-        return delta - (1 + math.exp(min(epsilon, 700.0))) * lacking
+        return delta - (1 + math.exp(min(epsilon, 700.0))) * variation
 
     low, high = least, 2 * least
     while not (left(high) > 0 and enough(plan, high, left(high))):

@@ -138,9 +138,8 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
 def profile(pair: Pair) -> Profile:
     """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
-        lack = pair.lack
         return lambda epsilons: np.asarray(
-            gdp.delta_for(pair.mu, epsilons) + (1 + np.exp(np.minimum(epsilons, 700.0))) * lack
+            gdp.delta_for(pair.mu, epsilons) + (1 + np.exp(np.minimum(epsilons, 700.0))) * pair.variation
         )
     return partial(pair.lattice(NEAR).delta, rounding=1e-9)
 
@@ -175,4 +174,4 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
 
 def _times(pair: Pair, times: int) -> Pair:
     made = Pair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
-    return made.lacking(pair.lack * times) if pair.lack else made
+    return made.with_variation(pair.variation * times) if pair.variation else made

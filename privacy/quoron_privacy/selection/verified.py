@@ -36,8 +36,8 @@ def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: floa
     highest = np.max([_most(law) for law in laws], axis=0)
     own, other = _slopes(trials, _RANKS[:-1]), _slopes(trials, highest[1:])
     found = max(_sum(law, epsilon, own, other) for law in laws)
-    lack = max(pair.lack for pair in pairs) * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
-    return min(1.0, found * (1 + 1e-9) + lack)
+    inexact = max(pair.variation for pair in pairs) * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
+    return min(1.0, found * (1 + 1e-9) + inexact)
 
 
 def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: float) -> None:

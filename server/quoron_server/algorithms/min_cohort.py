@@ -240,9 +240,9 @@ def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, count_room: Coun
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
         return count_room(parameters, problem, epsilon, delta)
-    left = delta - (1 + math.exp(epsilon)) * promise.lack
+    left = delta - (1 + math.exp(epsilon)) * promise.variation
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.lack
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
     mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 

@@ -338,7 +338,7 @@ LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tel
 def pairs_of_rounds(p: Any, problem: Problem, adjacency: Adjacency, mu: float, drawn: int) -> tuple[Pair]:
     """Rounds of `DrawnCohorts`, each of so many samples; with coins μ is that of a user who is left out."""
     draws = replace(p.draws(problem.users), adjacency=adjacency)
-    return (draws.pair(mu).lacking(total_variation(gaussians=p.rounds * drawn)),)
+    return (draws.pair(mu).with_variation(total_variation(gaussians=p.rounds * drawn)),)
 
 
 def count_room(p: Any, problem: Problem, epsilon: float, delta: float) -> float:

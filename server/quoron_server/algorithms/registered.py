@@ -74,7 +74,11 @@ def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
         both, charged = stage.pair.and_(rest), Pair.gaussian(*stage.charged)
         require(
             "private bounds",
-            ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
+            (
+                "no more than is charged",
+                both.mu <= charged.mu and both.variation <= charged.variation,
+                (both.mu, both.variation),
+            ),
             (
                 f"delta <= {promise.delta} for what is charged",
                 charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
@@ -332,7 +336,7 @@ class Registered(AlgorithmInfo):
         """Return what a verified plan promises in terms of μ, with no stage beside; None where no such thing is proved.
 
         Under the plan's adjacency and assumptions everything that a run releases is `mu`-GDP with exact noise, and as
-        drawn within `lack` of that in total variation (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
+        drawn within a total `variation` of that (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
         """
         if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
@@ -350,11 +354,11 @@ class Registered(AlgorithmInfo):
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
-        mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
+        mu, lacks = max(pair.mu for pair in pairs), max(pair.variation for pair in pairs)
         if promise.min_cohort is not None:
             slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
-        return Pair(mu, lack=lacks)
+        return Pair(mu, variation=lacks)
 
     def near_gaussian(self, plan: RunPlan) -> tuple[tuple[tuple[float, float], ...], float]:
         """(μ, t) with every one of which a verified plan on secret samples is μ-GDP but for t, up to s, and s.
@@ -372,7 +376,7 @@ class Registered(AlgorithmInfo):
         # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
         near = near_points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
-        lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
+        lack = max(pair.variation for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
         return (near, lack) if near else ((), 0.0)
 
     def dp_event(self, plan: RunPlan) -> "DpEvent":
@@ -409,7 +413,7 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
 
     By the second account, at more ε than the one that the plan is verified at (docs/privacy/lifetime.md#lt6).
     """
-    exact = [replace(pair, lack=0.0) for pair in pairs]
+    exact = [replace(pair, variation=0.0) for pair in pairs]
     found: tuple[tuple[float, float], ...] = near_gaussians.points(
         lambda at, near: max(pair.delta(at, near) for pair in exact), epsilon, delta
     )
@@ -423,9 +427,9 @@ def _worse(estimates: Pair, promise: Guarantee) -> Pair:
     and items were estimated, and the store would tell of these (private-bounds#b1).
     """
     assert promise.held_out is not None
-    lack = promise.held_out.pair.lack
+    lack = promise.held_out.pair.variation
     most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
-    return Pair(max(estimates.mu, most), lack=max(estimates.lack, lack))
+    return Pair(max(estimates.mu, most), variation=max(estimates.variation, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:

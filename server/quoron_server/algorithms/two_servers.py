@@ -384,5 +384,5 @@ def verify(plan: RunPlan) -> None:
         ),
     )
     (against,) = pairs(plan)
-    both = replace(against, mu=spent_by(spec)[1], lack=2 * against.lack)  # of either server's sampler
+    both = replace(against, mu=spent_by(spec)[1], variation=2 * against.variation)  # of either server's sampler
     search.require_spent(own.without("servers"), (both,))

@@ -97,7 +97,7 @@ def evaluate(
 
     mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
     verify = partial(held.verify, **promised)
-    told, statement = release_once("evaluation", promise, draw, verify, mu=mu, variation=held.pair.lack, **charged)
+    told, statement = release_once("evaluation", promise, draw, verify, mu=mu, variation=held.pair.variation, **charged)
     return replace(told, statement=statement)
 
 

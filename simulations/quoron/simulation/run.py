@@ -250,7 +250,7 @@ def _results(
         choice=prepared.planned.choice,
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
-        variation=0.0 if worth is None else worth.lack,
+        variation=0.0 if worth is None else worth.variation,
     )
     return summary, [flat(event) for event in events]
 

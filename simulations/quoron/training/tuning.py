@@ -172,7 +172,7 @@ def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
     gaussian = [pair for pair in pairs if pair.is_gaussian]
     others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
+    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.variation for pair in gaussian)), *others)
 
 
 @dataclass(frozen=True, slots=True)

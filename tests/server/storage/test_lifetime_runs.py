@@ -78,17 +78,17 @@ def test_runs_whose_theorem_proves_gaussian_privacy_add_up_as_squares(
     assert len(charges) == gaussian + plain
     promise = ALGORITHMS[plan.algorithm].gaussian(plan)
     assert promise is not None
-    assert {each.variation for each in charges} == {promise.lack}
+    assert {each.variation for each in charges} == {promise.variation}
     assert all(each.mu is not None and 0 <= each.mu / promise.mu - 1 < 1e-7 for each in charges)
     if share:
-        assert gaussian == most_gaussian(promise.mu, promise.lack, share * EPSILON, share * DELTA)
+        assert gaussian == most_gaussian(promise.mu, promise.variation, share * EPSILON, share * DELTA)
     assert plain == math.floor((1 - share) * EPSILON / 0.5)
     # lifetime#lt2 by direct computation: all Gaussian runs as one, the samplers paid, beside Σ ε and Σ δ of the others
     spent = plain * 1e-7
     if gaussian:
         left = EPSILON - plain * 0.5
         spent += exact_delta(math.sqrt(gaussian) * promise.mu, left)
-        spent += (1 + math.exp(left)) * gaussian * promise.lack
+        spent += (1 + math.exp(left)) * gaussian * promise.variation
     assert spent <= DELTA
 
 
@@ -98,7 +98,7 @@ def test_without_samplers_to_pay_no_more_would_be_admitted() -> None:
     assert promise.mu == pytest.approx(0.1112, abs=1e-4)
     free = [number for number in range(1, 200) if exact_delta(math.sqrt(number) * promise.mu, EPSILON) <= DELTA]
     assert free[-1] == 69
-    assert promise.lack == pytest.approx(total_variation(gaussians=3), rel=1e-12)
+    assert promise.variation == pytest.approx(total_variation(gaussians=3), rel=1e-12)
 
 
 def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:

@@ -236,7 +236,7 @@ def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
 @lru_cache(maxsize=64)
 def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension: int, delta: float) -> float:
     drawn = Schedule(users, cohort, rounds, "without-replacement", "replace-one").pair(mu)
-    return drawn.lacking(total_variation(gaussians=rounds * dimension)).epsilon(delta)
+    return drawn.with_variation(total_variation(gaussians=rounds * dimension)).epsilon(delta)
 
 
 class UserLevelNoisySGD(Descent[PrintedMeanSGD, State]):
