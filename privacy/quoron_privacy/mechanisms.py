@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import (
@@ -123,7 +123,7 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together, by the second account."""
 
     @property
@@ -284,7 +284,7 @@ class ClippedMean(OfClippedRows):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together, by the second account."""
         return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 
@@ -336,10 +336,10 @@ class PrefixNoise(OfClippedRows):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all sums together, by what the sampler does."""
         moved = mean_sensitivity(self.clip_norm, self.schedule.cohort, self.schedule.adjacency)
-        return Pair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._variation)
+        return DominatingPair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._variation)
 
     def _begin(self) -> prefix.PrefixState:
         return self.noise.start(self.dimension)
@@ -410,13 +410,13 @@ class OutlierMean(Mechanism):
         return "docs/privacy/subsampled-lottery.md#o4" if several else "docs/privacy/outlier-mean.md#o3"
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all tests and releases of a user together, by the second account."""
         robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
         if isinstance(self.account, SubsampledLottery):
             return subsampled_lottery.pair(self.account).with_variation(self._variation)
         certified = lottery.verify_one_shot(self.account, self.epsilon, self.delta)
-        return Pair.approximate(self.epsilon, certified).with_variation(self._variation)
+        return DominatingPair.approximate(self.epsilon, certified).with_variation(self._variation)
 
     def _begin(self) -> Vector:
         return np.zeros(self.dimension)
@@ -476,7 +476,7 @@ class TruncatedMean(Mechanism):
         return cls._verified(epsilon, delta, dimension, schedule, mean=best)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together."""
         return self.schedule.pair(self.mean.mu(self.dimension)).with_variation(self._variation)
 
@@ -512,7 +512,7 @@ class LocalReport(Mechanism):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of one user's reports."""
         return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 

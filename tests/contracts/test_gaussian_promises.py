@@ -8,7 +8,7 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
@@ -44,7 +44,7 @@ def plans() -> list[Any]:
     return [*whole, ranged]
 
 
-def promise_of(plan: RunPlan) -> Pair | None:
+def promise_of(plan: RunPlan) -> DominatingPair | None:
     return ALGORITHMS[plan.algorithm].gaussian(plan)
 
 

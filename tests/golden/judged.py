@@ -11,7 +11,7 @@ import numpy as np
 from golden.mechanisms import LAPLACE
 from golden.plain import plain
 from golden.verdicts import changes, passes
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import (
@@ -31,7 +31,7 @@ from quoron_privacy.robust.filter import outlier_filter
 
 D, EYE = 3, np.eye(3)
 COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
-TOLD = {"users": 5_000, "adjacency": "replace-one", "own": Pair.gaussian(0.9, 1e-12)}
+TOLD = {"users": 5_000, "adjacency": "replace-one", "own": DominatingPair.gaussian(0.9, 1e-12)}
 
 
 def _min_cohort() -> Any:

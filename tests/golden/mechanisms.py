@@ -15,7 +15,7 @@ from golden.plain import plain
 from privacy import first_account
 from privacy.references import always, vector_delta
 from quoron_privacy.accounts import gdp, lifetime, subsampling
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
@@ -66,23 +66,23 @@ def _mu(held: held_out.HeldOut) -> float:
     return gdp.compose(*(mu for _, mu in held.releases()))
 
 
-def _pairs() -> Mapping[str, Pair]:
-    gaussian, sampled_ = Pair.gaussian(0.7), Pair.sampled(0.05, 0.9, 20, "replace-one")
+def _pairs() -> Mapping[str, DominatingPair]:
+    gaussian, sampled_ = DominatingPair.gaussian(0.7), DominatingPair.sampled(0.05, 0.9, 20, "replace-one")
     return {
         "gaussian": gaussian,
         "sampled, replaced": sampled_,
-        "sampled, there or not": Pair.sampled(0.3, 0.5, 4, "zero-out"),
-        "coins, one user replaced": Pair.coins(0.2, 0.5, 3),
-        "a choice": Pair.response(0.5),
-        "approximate": Pair.approximate(0.5, 1e-7),
-        "sampled often": Pair.sampled(0.1, 0.3, 300, "replace-one"),
-        "choices": Pair.response(0.2).and_(Pair.response(0.2)).and_(Pair.response(0.4)),
+        "sampled, there or not": DominatingPair.sampled(0.3, 0.5, 4, "zero-out"),
+        "coins, one user replaced": DominatingPair.coins(0.2, 0.5, 3),
+        "a choice": DominatingPair.response(0.5),
+        "approximate": DominatingPair.approximate(0.5, 1e-7),
+        "sampled often": DominatingPair.sampled(0.1, 0.3, 300, "replace-one"),
+        "choices": DominatingPair.response(0.2).and_(DominatingPair.response(0.2)).and_(DominatingPair.response(0.4)),
         "gaussian and sampled": gaussian.and_(sampled_),
-        "gaussian and choices": gaussian.and_(Pair.response(0.2)).and_(Pair.response(0.1)),
+        "gaussian and choices": gaussian.and_(DominatingPair.response(0.2)).and_(DominatingPair.response(0.1)),
     }
 
 
-def _account(pair: Pair) -> Any:
+def _account(pair: DominatingPair) -> Any:
     return {
         "delta": [pair.delta(epsilon) for epsilon in EPSILONS],
         "epsilon": [pair.epsilon(delta) for delta in (1e-3, 1e-6)],
@@ -90,7 +90,7 @@ def _account(pair: Pair) -> Any:
     }
 
 
-def _lattice(pair: Pair) -> Any:
+def _lattice(pair: DominatingPair) -> Any:
     made = pair.lattice()
     return [len(made.laws), *(float(made.delta(epsilon)) for epsilon in EPSILONS)]
 
@@ -116,7 +116,10 @@ def _lifetime() -> Any:
 
 
 def _searches() -> Any:
-    bases = (Pair.gaussian(0.4),), (Pair.gaussian(0.3), Pair.sampled(0.1, 0.5, 5, "replace-one"))
+    bases = (
+        (DominatingPair.gaussian(0.4),),
+        (DominatingPair.gaussian(0.3), DominatingPair.sampled(0.1, 0.5, 5, "replace-one")),
+    )
     selections = [Selection(trials, pairs) for trials in SEARCHES for pairs in bases]
     return [[each.epsilon(1e-6), each.trial_epsilon(1e-6), each.delta(2.0)] for each in selections]
 

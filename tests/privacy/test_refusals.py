@@ -11,7 +11,7 @@ import pytest
 from privacy.references import always
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, lifetime, roots, subsampling
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.histograms import min_cohort
 from quoron_privacy.histograms.data_quality import DataQuality
@@ -90,18 +90,18 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, None, "replace-one", 1e-12)),
     ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, 0.1, "replace-one", NAN)),
     *several("Expected", lifetime.Limit, ("all", 0.0, 1e-5, 0), ("all", 1, 1, 0), ("all", 1, 1e-5, 1.1)),
-    ("rate", lambda: Pair.sampled(1.2, 0.1, 3, "zero-out")),
-    ("rounds", lambda: Pair.sampled(0.2, 0.1, 0, "zero-out")),
-    ("adjacency", lambda: Pair.sampled(0.2, 0.1, 3, "none")),
-    ("mu", lambda: Pair.coins(0.2, 0.0, 3)),
-    ("mu", lambda: Pair.gaussian(0.0)),
-    ("epsilon", lambda: Pair.response(-1.0)),
-    ("epsilon", lambda: Pair.gaussian(0.1).delta(-0.1)),
-    ("Expected", lambda: Pair.table((0.2, 0.1), (0.5, 0.5))),
-    ("Expected", lambda: Pair.table((0.1, 0.2), (1.5, -0.5))),
-    ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
-    ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
-    ("places", lambda: Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)).lattice(1e-12)),
+    ("rate", lambda: DominatingPair.sampled(1.2, 0.1, 3, "zero-out")),
+    ("rounds", lambda: DominatingPair.sampled(0.2, 0.1, 0, "zero-out")),
+    ("adjacency", lambda: DominatingPair.sampled(0.2, 0.1, 3, "none")),
+    ("mu", lambda: DominatingPair.coins(0.2, 0.0, 3)),
+    ("mu", lambda: DominatingPair.gaussian(0.0)),
+    ("epsilon", lambda: DominatingPair.response(-1.0)),
+    ("epsilon", lambda: DominatingPair.gaussian(0.1).delta(-0.1)),
+    ("Expected", lambda: DominatingPair.table((0.2, 0.1), (0.5, 0.5))),
+    ("Expected", lambda: DominatingPair.table((0.1, 0.2), (1.5, -0.5))),
+    ("Expected", lambda: DominatingPair.table((0.1, 0.2), (1.0,))),
+    ("Expected", lambda: DominatingPair.table((-3.0,), (1.0,))),
+    ("places", lambda: DominatingPair.gaussian(30.0).and_(DominatingPair.response(1e-6, 100)).lattice(1e-12)),
     ("Expected rate", lambda: subsampling.wor_round_mu(1.2, 10, 1.0, 1e-6)),
     ("Expected rounds", lambda: subsampling.wor_round_mu(0.1, 0, 1.0, 1e-6)),
     ("Expected delta", lambda: subsampling.wor_round_mu(0.1, 10, 1.0, 0.0)),

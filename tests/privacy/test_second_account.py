@@ -15,7 +15,7 @@ from scipy.stats import norm
 from cover import by_default
 from privacy import first_account
 from quoron_privacy.accounts import losses, pair, sensitivity_recount, stages, subsampling
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 
 SECOND = (pair, losses, stages, losses, losses, losses, sensitivity_recount)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
@@ -29,15 +29,15 @@ TABLE = {
 
 
 def replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.sampled(rate, mu, rounds, "replace-one").delta(epsilon, delta)
+    return DominatingPair.sampled(rate, mu, rounds, "replace-one").delta(epsilon, delta)
 
 
 def absent(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.sampled(rate, mu, rounds, "zero-out").delta(epsilon, delta)
+    return DominatingPair.sampled(rate, mu, rounds, "zero-out").delta(epsilon, delta)
 
 
 def moved(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.coins(rate, mu, rounds).delta(epsilon, delta)
+    return DominatingPair.coins(rate, mu, rounds).delta(epsilon, delta)
 
 
 def mixture(chances: np.ndarray, shifts: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """How near a run on secret samples comes to a Gaussian one: the least μ for which it is that, but for a chance t.
 
-    >>> from quoron_privacy.accounts.pair import Pair
-    >>> points(Pair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
+    >>> from quoron_privacy.accounts.pair import DominatingPair
+    >>> points(DominatingPair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
     (0.1097, 1e-10)
 
 Function `points` reads μ off the corners of what is known of the run's trade-off curve, and `holds` proves every one

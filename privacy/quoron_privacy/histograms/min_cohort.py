@@ -26,7 +26,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability, require
@@ -110,16 +110,16 @@ class MinCohort:
             return math.sqrt(self.participations) * self.each * (1 + 1e-15)
         return -2 * float(ndtri(1 / (1 + math.exp(self.epsilon)))) * (1 + 1e-9)
 
-    def pair(self, rounds: int, *, alone: bool = True) -> Pair:
+    def pair(self, rounds: int, *, alone: bool = True) -> DominatingPair:
         """What all decisions cost, samplers included; these only if rounds are counted with their counts (not `alone`).
 
         With Gaussian noise a user is in so many counts at most; what they have for nothing is in the run's own pair.
         """
-        spent = Pair()
+        spent = DominatingPair()
         if self.count_scale:
-            spent = Pair.response(self.epsilon)
+            spent = DominatingPair.response(self.epsilon)
         elif self.each and alone:
-            spent = Pair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
+            spent = DominatingPair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
         return spent.with_variation(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from quoron_privacy.accounts import sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
@@ -96,12 +96,14 @@ class Spread:
         return acute_sensitivity(1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What a release costs, by its scale alone and by C written out."""
         far = sensitivity_recount.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
         far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
         numbers = self.groups * self.cells
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, numbers), total_variation(gaussians=numbers))
+        return DominatingPair.gaussian(
+            sensitivity_recount.mu(far, self.scale, numbers), total_variation(gaussians=numbers)
+        )
 
     def weights(self, owners: Integers) -> Integers:
         """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""
@@ -176,7 +178,7 @@ def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
     """
     if not parts:
         return
-    got = reduce(Pair.and_, (part.pair for part in parts)).delta(epsilon, delta)
+    got = reduce(DominatingPair.and_, (part.pair for part in parts)).delta(epsilon, delta)
     if not got <= delta:
         raise VerificationError(f"Expected statistics that are ({epsilon:g}, {delta:g})-private, got δ = {got:.3g}.")
 

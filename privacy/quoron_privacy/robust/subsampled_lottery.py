@@ -46,7 +46,7 @@ from quoron_privacy.robust.outlier_mean import (
 )
 
 if TYPE_CHECKING:
-    from quoron_privacy.accounts.pair import Pair
+    from quoron_privacy.accounts.pair import DominatingPair
 
 
 _SMALLEST_DELTA = 1e-13  # below, chances in multiples of 2⁻⁵³ and their complements are no longer small against δ
@@ -170,7 +170,7 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
 
 
 @lru_cache(maxsize=32)  # a plan is verified when it is made and before it runs
-def pair(plan: SubsampledLottery) -> "Pair":
+def pair(plan: SubsampledLottery) -> "DominatingPair":
     """Return the pair of all T releases together, by the second account (subsampled-lottery#o4 and #o8).
 
     Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route: it shares no
@@ -212,7 +212,9 @@ def pair(plan: SubsampledLottery) -> "Pair":
     if not (middle >= 0 and np.all(again >= known.deltas[:-1] * (1 - spare / 2))):
         raise VerificationError(f"Expected a certified delta < 1 of every release, got {deltas[0]:.6g} at epsilon=0.")
     places, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
-    made: Pair = accounts.Pair.table(places.tolist(), masses.tolist(), infinite, times=plan.releases)
+    made: DominatingPair = accounts.DominatingPair.table(
+        places.tolist(), masses.tolist(), infinite, times=plan.releases
+    )
     return made
 
 

@@ -2,7 +2,7 @@
 
     >>> from quoron_privacy.accounts.gdp import mu_for
     >>> law = Trials.negative_binomial(40.0)
-    >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
+    >>> round(Selection(law, (DominatingPair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
     1.88
 
 That is twenty settings, each tried twice in the mean, for less than twice one run's ε. One after the other, in the
@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from quoron_privacy.accounts import gdp, losses
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positive, probability
@@ -46,7 +46,7 @@ class Selection:
     """
 
     trials: Trials
-    pairs: tuple[Pair, ...]  # a user is in one of these in every trial; they cover every candidate
+    pairs: tuple[DominatingPair, ...]  # a user is in one of these in every trial; they cover every candidate
 
     def __post_init__(self) -> None:
         if not self.pairs:
@@ -96,7 +96,7 @@ def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
     probability(delta=delta)
 
     def cost(mu: float) -> float:
-        return math.log(max(Selection(trials, (Pair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
+        return math.log(max(Selection(trials, (DominatingPair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
 
     high = gdp.mu_for(epsilon, delta)
     if cost(high) <= 0:
@@ -135,7 +135,7 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
     return min(1.0, math.fsum((steps * each).tolist()) * (1 + 1e-12))
 
 
-def profile(pair: Pair) -> Profile:
+def profile(pair: DominatingPair) -> Profile:
     """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
         return lambda epsilons: np.asarray(
@@ -172,6 +172,6 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
     return steps, np.array([each[2] for each in tops[1:]])
 
 
-def _times(pair: Pair, times: int) -> Pair:
-    made = Pair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
+def _times(pair: DominatingPair, times: int) -> DominatingPair:
+    made = DominatingPair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
     return made.with_variation(pair.variation * times) if pair.variation else made

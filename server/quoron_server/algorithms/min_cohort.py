@@ -23,7 +23,7 @@ import scipy
 
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
 from quoron_privacy.histograms import min_cohort as min_cohorts
 from quoron_privacy.histograms.min_cohort import MinCohort, noisy_count, rest
@@ -152,7 +152,7 @@ def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: in
 
 
 def with_min_cohort(
-    own: RunPlan, privacy: Privacy, promise: Pair | None, count_room: CountRoom, *, free: bool
+    own: RunPlan, privacy: Privacy, promise: DominatingPair | None, count_room: CountRoom, *, free: bool
 ) -> RunPlan:
     """The algorithm's own plan, worth `promise`, with the minimum cohort that is asked for: for nothing, or for its
     ε_q.
@@ -232,7 +232,7 @@ def told_too_much(plan: RunPlan) -> str | None:
     return None
 
 
-def _room(own: RunPlan, privacy: Privacy, promise: Pair | None, count_room: CountRoom, spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, promise: DominatingPair | None, count_room: CountRoom, spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError, require
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
@@ -49,7 +49,7 @@ AROUND: tuple[Part, ...] = ("held_out", "estimates", "data_quality")  # stages a
 _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases has thousands of fields
 
 
-def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
+def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None:
     """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole promise together.
 
     A guarantee may pay for bounds that are not declared and for a data quality check before the first round, and for
@@ -71,7 +71,7 @@ def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
     users = plan.problem.users
     stage.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
     if name == "estimates":
-        both, charged = stage.pair.and_(rest), Pair.gaussian(*stage.charged)
+        both, charged = stage.pair.and_(rest), DominatingPair.gaussian(*stage.charged)
         require(
             "private bounds",
             (
@@ -260,7 +260,7 @@ class Registered(AlgorithmInfo):
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
         search.require_cost(plan)  # of mechanisms that can be made
 
-    def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
+    def pairs(self, plan: RunPlan) -> tuple[DominatingPair, ...]:
         """What a verified plan costs, with its look at the table and its minimum cohort: every user is in one of these
         pairs.
 
@@ -271,18 +271,18 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         return self._pairs(plan) if promise.proved and promise.trust_model != "none" else ()
 
-    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[DominatingPair, ...]:
         """Return the same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without(*AROUND, "min_cohort")
         if promise.servers is not None:  # an observer of the releases alone learns less
-            against: tuple[Pair, ...] = two_servers.pairs(own)
+            against: tuple[DominatingPair, ...] = two_servers.pairs(own)
             return against
         min_cohort, parameters = promise.min_cohort, own.parameters
         told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
         counted = self.promises.with_count(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
-        pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
+        pairs = pairs or (DominatingPair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.data_quality is not None:
             pairs = tuple(pair.and_(promise.data_quality.pair) for pair in pairs)
         if promise.estimates is not None:
@@ -332,7 +332,7 @@ class Registered(AlgorithmInfo):
             made = two_servers.WithServers(own, made)
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
-    def gaussian(self, plan: RunPlan) -> Pair | None:
+    def gaussian(self, plan: RunPlan) -> DominatingPair | None:
         """Return what a verified plan promises in terms of μ, with no stage beside; None where no such thing is proved.
 
         Under the plan's adjacency and assumptions everything that a run releases is `mu`-GDP with exact noise, and as
@@ -343,13 +343,13 @@ class Registered(AlgorithmInfo):
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
 
-    def _gaussian(self, plan: RunPlan) -> Pair | None:
+    def _gaussian(self, plan: RunPlan) -> DominatingPair | None:
         """Return the same of parts that are verified."""
         promise, own = plan.guarantee, plan.without("min_cohort")
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.estimates is not None:
-            whole = Pair.gaussian(*promise.estimates.charged)
+            whole = DominatingPair.gaussian(*promise.estimates.charged)
             return whole if promise.held_out is None else _worse(whole, promise)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
@@ -358,7 +358,7 @@ class Registered(AlgorithmInfo):
         if promise.min_cohort is not None:
             slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
-        return Pair(mu, variation=lacks)
+        return DominatingPair(mu, variation=lacks)
 
     def near_gaussian(self, plan: RunPlan) -> tuple[tuple[tuple[float, float], ...], float]:
         """(μ, t) with every one of which a verified plan on secret samples is μ-GDP but for t, up to s, and s.
@@ -408,7 +408,7 @@ class Registered(AlgorithmInfo):
 
 
 @lru_cache(maxsize=64)
-def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
+def near_points(pairs: tuple[DominatingPair, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
     """(μ, t), with each of which a run that is about (ε, δ)-DP is μ-GDP but for t with exact noise, whichever its pair.
 
     By the second account, at more ε than the one that the plan is verified at (docs/privacy/lifetime.md#lt6).
@@ -420,7 +420,7 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
     return found
 
 
-def _worse(estimates: Pair, promise: Guarantee) -> Pair:
+def _worse(estimates: DominatingPair, promise: Guarantee) -> DominatingPair:
     """Return what keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
@@ -429,7 +429,7 @@ def _worse(estimates: Pair, promise: Guarantee) -> Pair:
     assert promise.held_out is not None
     lack = promise.held_out.pair.variation
     most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
-    return Pair(max(estimates.mu, most), variation=max(estimates.variation, lack))
+    return DominatingPair(max(estimates.mu, most), variation=max(estimates.variation, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:

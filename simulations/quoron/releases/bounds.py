@@ -39,7 +39,7 @@ from quoron.training.column_bounds import Bounds, Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.histograms.private_bounds import edge
 from quoron_privacy.noise.streams import NoiseSource
@@ -144,7 +144,7 @@ def find_bounds(
         return declared, {"declared": {"lines": names, "releases": [asdict(entry) for entry in entries]}}
 
     def verify() -> None:
-        paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=Pair())
+        paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=DominatingPair())
 
     promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/private-bounds.md")
     declared, statement = release_once(

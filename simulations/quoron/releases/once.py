@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from quoron.arguments import ReleaseArguments
 from quoron.training import lifetime
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import DataError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_server.plan import EVERYONE, check_delta
@@ -60,7 +60,7 @@ def release_once(
 
 def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delta: float) -> None:
     """Raise Infeasible unless the second account finds μ, up to a total variation, within (ε, δ)."""
-    if not Pair.gaussian(mu, variation).delta(epsilon, delta) <= delta:
+    if not DominatingPair.gaussian(mu, variation).delta(epsilon, delta) <= delta:
         raise Infeasible(what, f"delta={delta:g} is below what arithmetic resolves", "a larger delta")
 
 

@@ -39,7 +39,7 @@ from quoron.training.column_bounds import Want, is_day
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, count, printable
 from quoron_privacy.histograms import private_bounds, spread
 from quoron_privacy.histograms.private_bounds import KINDS, NUMBER, EstimatedBounds
@@ -449,7 +449,7 @@ def statistics(
         if paid is None:
             verify_gaussian("statistics", mu, variation, epsilon, delta)
         else:
-            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=Pair.gaussian(mu, variation))
+            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=DominatingPair.gaussian(mu, variation))
 
     def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
         known, remarks = facts, tuple[str, ...]()

@@ -56,7 +56,7 @@ from quoron.training.table import Curated, CuratorEngine, HeldRows, check_sectio
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, QuoronError, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import (
@@ -110,7 +110,7 @@ class Price:
     """What a search promises and costs, and what it is beside: public, before anything is looked at."""
 
     trials: Trials
-    pairs: tuple[Pair, ...]  # of one trial
+    pairs: tuple[DominatingPair, ...]  # of one trial
     epsilon: float  # of the whole search
     delta: float
     adjacency: Adjacency
@@ -151,7 +151,7 @@ class Price:
         }
 
 
-def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[Pair]]]) -> tuple[T, Price]:
+def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[DominatingPair]]]) -> tuple[T, Price]:
     """What `plan` makes of what a trial may spend, (μ, δ), and the price of its pairs, verified: within that `asked`.
 
     Where some cost more than Gaussian ones, trials are planned with less. Raises what `plan` and `Price.verify` raise.
@@ -168,11 +168,14 @@ def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[Pair]]
     return made, price
 
 
-def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+def _worst(pairs: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
     """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
     gaussian = [pair for pair in pairs if pair.is_gaussian]
     others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.variation for pair in gaussian)), *others)
+    return (
+        DominatingPair.gaussian(max(pair.mu for pair in gaussian), max(pair.variation for pair in gaussian)),
+        *others,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,13 +489,13 @@ def prepare(
         share = min(max(1 / (calibrate(epsilon, delta, law) * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
     held = held_users(users, share)
 
-    def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
+    def plan(mu: float, each: float) -> tuple[_Planned, list[DominatingPair]]:
         candidates, refused = _planned(cells, helds, (mu, each), held, identity)
         own = gdp.mu_for(planned_with(mu, each), each, gaussians=1)
         noise = GaussianNoise.for_mu(sensitivity=1 / held, mu=own, dimension=1)  # of a mean of scores in [0, 1]
         plans = [each.planned.plan for each in candidates]
         pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
-        score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
+        score = DominatingPair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
         return (candidates, refused, noise), [*pairs, score]  # by what is drawn: the second account's own
 
     asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), padded)

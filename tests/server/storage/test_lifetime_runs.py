@@ -11,7 +11,7 @@ from contracts.scenes import make_plan as planned
 from federation.crowd import specification
 from quoron_privacy.accounts import near_gaussian
 from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, compose
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
@@ -118,7 +118,7 @@ def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:
     assert compose([charge] * 60, DELTA).epsilon < EPSILON
     # and no fewer than the truth: all sixty as what they are, six thousand rounds
     round_mu = plan.parameters_of(NoisySGDParameters).round_mu
-    whole = Pair.sampled(100 / 1999, round_mu, 6_000, "replace-one").delta(EPSILON, DELTA)
+    whole = DominatingPair.sampled(100 / 1999, round_mu, 6_000, "replace-one").delta(EPSILON, DELTA)
     assert 0.05 * DELTA < whole < DELTA
 
 
