@@ -104,10 +104,8 @@ class Schedule:
         if not self.secret:
             return DominatingPair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
         if self.sampling == "without-replacement":  # a curious client that is not in a cohort knows it
-            others = self.users - 1
-            return DominatingPair.sampled(
-                self.cohort / others if self.cohort <= others else 1.0, mu, self.rounds, "replace-one"
-            )
+            others = max(self.users - 1, self.cohort)
+            return DominatingPair.sampled(self.cohort / others, mu, self.rounds, "replace-one")
         if self.adjacency == "replace-one":  # there in both worlds, and moved apart
             return DominatingPair.coins(self.cohort / self.users, mu, self.rounds)
         return DominatingPair.sampled(self.cohort / self.users, mu, self.rounds, "zero-out")

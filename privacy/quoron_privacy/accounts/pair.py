@@ -1,7 +1,6 @@
 """A run's dominating pair: its stages, composed adaptively, and certified δ at ε.
 
-    >>> rounds = DominatingPair.sampled(0.05, 0.5, 100, "replace-one")
-    >>> run = DominatingPair.gaussian(0.1).and_(rounds).and_(DominatingPair.response(0.1))
+    >>> run = DominatingPair.sampled(0.05, 0.5, 100, "replace-one").and_(DominatingPair.response(0.1))
     >>> run.delta(2.0) < 1e-9 < run.delta(1.9)
     True
 
@@ -26,9 +25,9 @@ from quoron_privacy.release import Adjacency
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron_privacy.accounts.losses import Lattice
+    from quoron_privacy.accounts.pld_lattice import Lattice
 
-composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
+composed = OnFirstUse("quoron_privacy.accounts.pld_lattice")  # who reads or plans a run needs no transform
 
 NEAR = 1e-12  # the δ below which nothing is resolved, by default
 

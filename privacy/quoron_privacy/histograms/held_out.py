@@ -126,13 +126,12 @@ class HeldOut:
     def pair(self) -> DominatingPair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.adjacency, self.cells)
-        each = (
+        mus = (
             sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
-        return DominatingPair.gaussian(
-            sensitivity_recount.together(*each), total_variation(gaussians=_samples(self.sizes))
-        )
+        variation = total_variation(gaussians=_samples(self.sizes))
+        return DominatingPair.gaussian(sensitivity_recount.together(*mus), variation)
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
         """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.

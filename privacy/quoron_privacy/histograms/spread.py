@@ -100,10 +100,8 @@ class Spread:
         """What a release costs, by its scale alone and by C written out."""
         far = sensitivity_recount.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
         far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
-        numbers = self.groups * self.cells
-        return DominatingPair.gaussian(
-            sensitivity_recount.mu(far, self.scale, numbers), total_variation(gaussians=numbers)
-        )
+        size = self.groups * self.cells
+        return DominatingPair.gaussian(sensitivity_recount.mu(far, self.scale, size), total_variation(gaussians=size))
 
     def weights(self, owners: Integers) -> Integers:
         """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""

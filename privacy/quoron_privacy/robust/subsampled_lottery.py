@@ -61,7 +61,7 @@ _LARGEST = 700.0  # losses beyond count as infinite there
 _SPARE = 1e-9  # relative, for the arithmetic of its law
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
-near_gaussian = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # who calibrates asks no second account
+approximate_gdp = OnFirstUse("quoron_privacy.accounts.approximate_gdp")  # who calibrates asks no second account
 accounts = OnFirstUse("quoron_privacy.accounts.pair")
 
 
@@ -203,7 +203,7 @@ def pair(plan: SubsampledLottery) -> "DominatingPair":
         sizes.append(min(typical * math.sinh(len(sizes) / _DENSE), _LARGEST))
         deltas.append(min(once(sizes[-1]), deltas[-1]))
     # A convex profile below the dots is below their lower hull, whatever rounding does to single dots.
-    known = near_gaussian.convex(np.exp(np.array(sizes)), np.array(deltas))
+    known = approximate_gdp.convex(np.exp(np.array(sizes)), np.array(deltas))
     widths = np.diff(known.x)
     other = np.diff(np.diff(known.deltas) / widths, append=0.0)  # masses of the other law at losses above 0
     losses, own, infinite = np.log(known.x[1:]), known.x[1:] * other, float(known.deltas[-1])
@@ -211,10 +211,8 @@ def pair(plan: SubsampledLottery) -> "DominatingPair":
     again = infinite + from_above(widths * from_above(other))  # the law's own profile: sums of positive numbers
     if not (middle >= 0 and np.all(again >= known.deltas[:-1] * (1 - spare / 2))):
         raise VerificationError(f"Expected a certified delta < 1 of every release, got {deltas[0]:.6g} at epsilon=0.")
-    places, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
-    made: DominatingPair = accounts.DominatingPair.table(
-        places.tolist(), masses.tolist(), infinite, times=plan.releases
-    )
+    at, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
+    made: DominatingPair = accounts.DominatingPair.table(at.tolist(), masses.tolist(), infinite, times=plan.releases)
     return made
 
 

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, losses
+from quoron_privacy.accounts import gdp, pld_lattice
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.arrays import Vector
@@ -64,7 +64,7 @@ class Selection:
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        return losses.crossing(self.delta, delta)
+        return pld_lattice.crossing(self.delta, delta)
 
     def trial_epsilon(self, delta: float) -> float:
         """Return what one trial alone would cost."""

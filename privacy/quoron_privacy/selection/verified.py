@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from quoron_privacy.accounts.losses import Law
 from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.accounts.pld_lattice import Law
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.selection.trials import Trials

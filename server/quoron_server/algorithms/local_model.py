@@ -212,9 +212,8 @@ def verify(plan: RunPlan) -> None:
         ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
         ("noise_scale as clients compute it", p.noise_scale <= computed * (1 + 1e-6), p.noise_scale),
     )
-    report = DominatingPair.gaussian(
-        sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension)
-    )
+    mu = sensitivity_recount.mu(2.0, p.noise_scale, dimension)
+    report = DominatingPair.gaussian(mu, total_variation(gaussians=dimension))
     if not (spent := report.delta(promise.epsilon, p.vector_delta)) <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
 

@@ -42,7 +42,7 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
+approximate_gdp = OnFirstUse("quoron_privacy.accounts.approximate_gdp")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
 AROUND: tuple[Part, ...] = ("held_out", "estimates", "data_quality")  # stages around a run, from the outside in
@@ -72,13 +72,10 @@ def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None
     stage.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
     if name == "estimates":
         both, charged = stage.pair.and_(rest), DominatingPair.gaussian(*stage.charged)
+        within = both.mu <= charged.mu and both.variation <= charged.variation
         require(
             "private bounds",
-            (
-                "no more than is charged",
-                both.mu <= charged.mu and both.variation <= charged.variation,
-                (both.mu, both.variation),
-            ),
+            ("no more than is charged", within, (both.mu, both.variation)),
             (
                 f"delta <= {promise.delta} for what is charged",
                 charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
@@ -414,7 +411,7 @@ def near_points(pairs: tuple[DominatingPair, ...], epsilon: float, delta: float)
     By the second account, at more ε than the one that the plan is verified at (docs/privacy/lifetime.md#lt6).
     """
     exact = [replace(pair, variation=0.0) for pair in pairs]
-    found: tuple[tuple[float, float], ...] = near_gaussians.points(
+    found: tuple[tuple[float, float], ...] = approximate_gdp.points(
         lambda at, near: max(pair.delta(at, near) for pair in exact), epsilon, delta
     )
     return found

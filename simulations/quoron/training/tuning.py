@@ -172,10 +172,8 @@ def _worst(pairs: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
     """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
     gaussian = [pair for pair in pairs if pair.is_gaussian]
     others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (
-        DominatingPair.gaussian(max(pair.mu for pair in gaussian), max(pair.variation for pair in gaussian)),
-        *others,
-    )
+    variation = max(pair.variation for pair in gaussian)
+    return (DominatingPair.gaussian(max(pair.mu for pair in gaussian), variation), *others)
 
 
 @dataclass(frozen=True, slots=True)

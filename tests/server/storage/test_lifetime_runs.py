@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from contracts.scenes import make_plan as planned
 from federation.crowd import specification
-from quoron_privacy.accounts import near_gaussian
+from quoron_privacy.accounts import approximate_gdp
 from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, compose
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded
@@ -107,7 +107,7 @@ def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:
     plan = info.plan(problem, Privacy(0.5, 1e-7), info.options(rounds=100, rate=0.05))
     charge = Charge("run", "everyone", **charge_of(plan))
     assert charge.mu is None
-    assert [lost / 1e-7 for _, lost in charge.near][-1] == pytest.approx(near_gaussian.SHARES[-1])
+    assert [lost / 1e-7 for _, lost in charge.near][-1] == pytest.approx(approximate_gdp.SHARES[-1])
     assert fitting(0.0, charge) == 8
     assert 20 <= fitting(0.5, charge) <= 22
     assert 60 <= fitting(1.0, charge) <= 69

@@ -18,8 +18,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 import scipy
 
-from quoron_privacy.accounts import losses
-from quoron_privacy.accounts.losses import FARTHEST
+from quoron_privacy.accounts import pld_lattice
+from quoron_privacy.accounts.pld_lattice import FARTHEST
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import positive, probability
 
@@ -140,7 +140,7 @@ def holds(known: Profile, mu: float, lost: float) -> bool:
 def _above(threshold: float) -> tuple[float, float]:
     """P(N(0, 1) > threshold), from below and from above."""
     law = np.ones(1), np.zeros(1)
-    mass, wrong = losses.masses(law, np.array([threshold, np.inf]))
+    mass, wrong = pld_lattice.masses(law, np.array([threshold, np.inf]))
     return float(mass[0] - wrong[0]), float(mass[0] + wrong[0])
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from cover import by_default
+from quoron_privacy.accounts.approximate_gdp import SHARES, Profile, holds, least_mu, points, profile
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.near_gaussian import SHARES, Profile, holds, least_mu, points, profile
 from quoron_privacy.accounts.pair import DominatingPair
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)
