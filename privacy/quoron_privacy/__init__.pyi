@@ -33,6 +33,6 @@ from .release import Adjacency as Adjacency
 from .release import Release as Release
 from .robust.coordinate_median import MedianParameters as MedianParameters
 from .robust.filter.thresholds import LaplaceThreshold as LaplaceThreshold
-from .robust.laplace_test import LaplaceTest as LaplaceTest
-from .robust.lottery import Lottery as Lottery
-from .robust.lottery import OneShot as OneShot
+from .robust.laplace_gate import LaplaceGate as LaplaceGate
+from .robust.smooth_test import OneShot as OneShot
+from .robust.smooth_test import SmoothTest as SmoothTest

@@ -66,16 +66,16 @@ from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
 from quoron_privacy.prefix import noise as prefix
 from quoron_privacy.release import Adjacency, guaranteed
-from quoron_privacy.robust import lottery, robust_mean, subsampled_lottery
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust import robust_mean, smooth_test, subsampled_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.robust.smooth_test import OneShot
+from quoron_privacy.robust.subsampled_test import SubsampledTest
 from quoron_privacy.schedule import Sampling, Schedule, Users
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Tested = OneShot | SubsampledLottery
+Tested = OneShot | SubsampledTest
 
 _BLOCK = 1 << 22  # numbers that are turned into float64 at a time
 _ACCOUNTS = 1 - 1e-8  # of μ, by which the two accounts' rounding may differ
@@ -406,16 +406,16 @@ class OutlierMean(Mechanism):
     @property
     def theorem(self) -> str:  # type: ignore[override]
         """Where the guarantee is proved."""
-        several = isinstance(self.account, SubsampledLottery)
+        several = isinstance(self.account, SubsampledTest)
         return "docs/privacy/subsampled-lottery.md#o4" if several else "docs/privacy/outlier-mean.md#o3"
 
     @cached_property
     def pair(self) -> DominatingPair:
         """Privacy loss of all tests and releases of a user together, by the second account."""
         robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
-        if isinstance(self.account, SubsampledLottery):
-            return subsampled_lottery.pair(self.account).with_variation(self._variation)
-        certified = lottery.verify_one_shot(self.account, self.epsilon, self.delta)
+        if isinstance(self.account, SubsampledTest):
+            return subsampled_test.pair(self.account).with_variation(self._variation)
+        certified = smooth_test.verify_one_shot(self.account, self.epsilon, self.delta)
         return DominatingPair.approximate(self.epsilon, certified).with_variation(self._variation)
 
     def _begin(self) -> Vector:
@@ -425,7 +425,7 @@ class OutlierMean(Mechanism):
         reference: Vector = state.memory
         at: Any = {"radius": self.radius, "reference": reference}
         seen = self.account.mean.observe(made, np.ones(len(made), np.bool_), **at)
-        if not self.account.lottery.decide(seen.score, noise.stream("test", state.round)):
+        if not self.account.test.decide(seen.score, noise.stream("test", state.round)):
             return None, reference
         mean = self.account.mean.aggregate(made, seen.weights, **at)
         value = reference + self.noise.release(mean, noise.stream("outlier-mean", state.round))
@@ -625,7 +625,7 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
         if size * (size - forgiven) < 4:
             raise Infeasible("outlier mean", "fewer than four users agree", "more users")
         return robust_mean.release(epsilon, delta, size, forgiven=forgiven)
-    return subsampled_lottery.calibrate(
+    return subsampled_test.calibrate(
         epsilon,
         delta,
         users=schedule.users if schedule.secret else size,

@@ -39,7 +39,7 @@ from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms import ALGORITHMS, slots
 
-# So generous a promise that filters and lotteries are feasible with these users.
+# So generous a promise that filters and smooth tests are feasible with these users.
 SMALL = (
     "population.users=2400",
     "population.items_per_user=4",

@@ -1,7 +1,7 @@
 """Every function that noise depends on, bent so that there is too little: no plan that it made passes `verify`.
 
 Nor does `verify` ask it: whether a plan passes is the same while the function is bent as when it is not. What the run
-itself asks, such as on which rung a score stands, is bent in a sound plan, which is refused then.
+itself asks, such as on which level a score stands, is bent in a sound plan, which is refused then.
 """
 
 import importlib
@@ -34,12 +34,12 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
-from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
+from quoron_privacy.robust import coordinate_median, outlier_mean, smooth_test, subsampled_test
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server import algorithms
 from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
@@ -136,14 +136,14 @@ def quieter(was: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def rungs_twice(was: Callable[..., Any]) -> Callable[..., Any]:
+def levels_twice(was: Callable[..., Any]) -> Callable[..., Any]:
     """Half as high as one user moves the score."""
 
-    def rung(self: Lottery, score: int) -> int | None:
+    def level(self: SmoothTest, score: int) -> int | None:
         found: int | None = was(self, score)
         return found and min(2 * found, len(self.table) - 1)
 
-    return rung
+    return level
 
 
 # One scene each: those of all algorithms are gone through below, which takes minutes.
@@ -185,8 +185,8 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", "outlier-gd")),
     "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), times(0.9), ("outlier-gd",)),
     "_shift": (outlier_mean._shift, times(0.9), ("accelerated-erm",)),
-    "ladder_mus": (lottery.ladder_mus, times(0.9), ("accelerated-erm",)),
-    "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
+    "ladder_mus": (smooth_test.ladder_mus, times(0.9), ("accelerated-erm",)),
+    "sampling_rate": (subsampled_test.sampling_rate, times(0.9), ("accelerated-erm",)),
     "search.left_of_delta": (
         search.left_of_delta,
         times(1.1),
@@ -210,7 +210,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 # What a run asks while it tests, and the scenes whose sound plans are refused where that is bent.
 ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "score_step": (outlier_mean.score_step, times(0.5), ("outlier-iterates", "outlier-gd")),
-    "Lottery.rung": ((Lottery, "rung"), rungs_twice, ("outlier-iterates",)),
+    "SmoothTest.rung": ((SmoothTest, "level"), levels_twice, ("outlier-iterates",)),
     "FilterParameters.cutoff_decay": ((FilterParameters, "cutoff_decay"), times(2.0), (HARD,)),
 }
 

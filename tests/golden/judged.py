@@ -25,8 +25,8 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery
-from quoron_privacy.robust import subsampled_lottery as sampled
+from quoron_privacy.robust import coordinate_median, laplace_gate, smooth_test
+from quoron_privacy.robust import subsampled_test as sampled
 from quoron_privacy.robust.filter import outlier_filter
 
 D, EYE = 3, np.eye(3)
@@ -62,10 +62,13 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         private_bounds.EstimatedBounds.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         lambda made: made.verify(6.0, 1e-5, **TOLD),
     ),
-    "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),
+    "lottery": lambda: (
+        smooth_test.calibrate(2.0, 1e-6, 2_000),
+        partial(smooth_test.verify_one_shot, epsilon=2.0, delta=1e-6),
+    ),
     "laplace test": lambda: (
         LAPLACE,
-        partial(laplace_test.verify_laplace_test, epsilon=2.0, delta=1e-6),
+        partial(laplace_gate.verify_laplace_gate, epsilon=2.0, delta=1e-6),
     ),
     "sampled lottery": lambda: (
         sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10),

@@ -27,8 +27,8 @@ from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery, outlier_mean
-from quoron_privacy.robust import subsampled_lottery as sampled
+from quoron_privacy.robust import coordinate_median, laplace_gate, outlier_mean, smooth_test
+from quoron_privacy.robust import subsampled_test as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
@@ -191,23 +191,23 @@ def _decided() -> Any:
     ]
 
 
-LAPLACE = laplace_test.LaplaceOneShot(
+LAPLACE = laplace_gate.LaplaceOneShot(
     outlier_mean.weighted_mean(4000, 3911),
-    laplace_test.LaplaceTest(4000, 3911, 4.499155939211172, 3972.039509064424),
+    laplace_gate.LaplaceGate(4000, 3911, 4.499155939211172, 3972.039509064424),
     0.001846372010835459,
 )
 
 
 def _tests() -> Any:
-    one = lottery.calibrate(2.0, 1e-6, 2_000)
+    one = smooth_test.calibrate(2.0, 1e-6, 2_000)
     few = sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10)
     return [
         [shot.noise_multiplier for shot in (one, LAPLACE, few)],
-        [one.lottery.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
+        [one.test.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
         [LAPLACE.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
-        [lottery.verify_one_shot(one, 2.0, 1e-6), laplace_test.verify_laplace_test(LAPLACE, 2.0, 1e-6)],
+        [smooth_test.verify_one_shot(one, 2.0, 1e-6), laplace_gate.verify_laplace_gate(LAPLACE, 2.0, 1e-6)],
         [sampled.verify_subsampled(few, 2.0, 1e-6), sampled.subsampled_delta(few, 1.0)],
-        lottery.estimate(2.0, 1e-6, 2_000),
+        smooth_test.estimate(2.0, 1e-6, 2_000),
     ]
 
 

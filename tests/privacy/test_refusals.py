@@ -26,7 +26,7 @@ from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
-from quoron_privacy.robust import laplace_test, lottery, subsampled_lottery
+from quoron_privacy.robust import laplace_gate, smooth_test, subsampled_test
 from quoron_privacy.robust import outlier_mean as outliers
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
@@ -156,7 +156,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("factorisation='haar'", lambda: prefix(factorisation="haar")),
     (r"shape \(2,\), got \(3,\)", lambda: prefix().release(prefix().start(2), np.zeros(3), SeededNoise(1))),
     *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
-    *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
+    *several("Expected", laplace_gate.LaplaceGate, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
 
     ("shape", lambda: concentration.scores(np.zeros(3), 1.0)),
     ("answered", lambda: concentration.cohort_scores(np.zeros((3, 2)), TWO, 1.0)),
@@ -166,10 +166,10 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("answered", lambda: decided(answered=TWO)),
     ("tau", lambda: decided(tau=-1.0)),
     *several("trim=", partial(trimmed_mean, np.zeros((4, 1))), (-1,), (2,)),
-    *several("Expected", lottery.Lottery, (9, 11, (0.5,)), (9, 5, ()), (9, 5, (0.0,)), (9, 5, (1.5,)), (9, 5, (NAN,))),
-    ("delta", lambda: lottery.calibrate(1.0, 0.0, 300)),
-    ("cohort_size", lambda: lottery.calibrate(1.0, 1e-6, 0)),
-    ("forgiven >= 0", lambda: lottery.calibrate(1.0, 1e-6, 300, forgiven=-1)),
+    *several("Expected", smooth_test.SmoothTest, (9, 11, (0.5,)), *((9, 5, of) for of in ((), (0.0,), (1.5,), (NAN,)))),
+    ("delta", lambda: smooth_test.calibrate(1.0, 0.0, 300)),
+    ("cohort_size", lambda: smooth_test.calibrate(1.0, 1e-6, 0)),
+    ("forgiven >= 0", lambda: smooth_test.calibrate(1.0, 1e-6, 300, forgiven=-1)),
     *several("radii", partial(neighbour_counts, np.zeros((3, 2)), THREE), ((),), ((0.0,),), ((NAN,),), ((1.0, 1e130),)),
     ("shape", lambda: neighbour_counts(np.zeros(3), THREE, (1.0,))),
     ("answered", lambda: neighbour_counts(np.zeros((3, 2)), TWO, (1.0,))),
@@ -213,7 +213,7 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("<= 2 fails", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 2.5, 25_000)),
     ("delta_slack", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 1.0, 25_000, delta_slack=1e-6)),
     (r"cohort_size >= \d+", lambda: outlier_filter.calibrate(4.0, 1e-6, 500, 1.0, 5000)),
-    (r"delta >= 2\.22e-12", lambda: subsampled_lottery.calibrate(
+    (r"delta >= 2\.22e-12", lambda: subsampled_test.calibrate(
         4.0, 1e-12, users=10_000, cohort_size=10_000, releases=10_000
     )),
 ]  # fmt: skip
