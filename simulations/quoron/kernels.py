@@ -35,7 +35,7 @@ from quoron_client.data.encoding import Encoding, Signs, Weight
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Block, Gathering, Tally, encoded, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
-from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
+from quoron_privacy.kernels.prebuilt import LEVELS, PREBUILT, Target, fits, here
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms import ALGORITHMS, slots
 
@@ -77,7 +77,7 @@ def ship() -> None:
     """Compile everything into the installation, for a level of processors where this is one of it; once a source."""
     if shipped():
         return
-    rmtree(SHIPPED, ignore_errors=True)
+    rmtree(PREBUILT, ignore_errors=True)
     _, name, features = _target()
     with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
         _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
@@ -85,13 +85,13 @@ def ship() -> None:
             for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
                 kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
                 if kept.is_dir():
-                    copytree(kept, SHIPPED / ".".join(folder.relative_to(root.parent).parts))
-    (SHIPPED / "made-of").write_text(_made_of())
+                    copytree(kept, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
+    (PREBUILT / "made-of").write_text(_made_of())
 
 
 def shipped() -> bool:
     """Return whether what the installation has was compiled of its source, for this processor's level."""
-    done = SHIPPED / "made-of"
+    done = PREBUILT / "made-of"
     return done.exists() and done.read_text() == _made_of()
 
 

@@ -13,7 +13,8 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.prebuilt import cfunc, njit
+from quoron_privacy.kernels.simd import (
     WIDTH,
     add_whole,
     aligned,
@@ -32,7 +33,6 @@ from quoron_privacy.kernels.lanes import (
     times,
     whole,
 )
-from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
 
 Numbers = NDArray[np.floating]  # float32 or float64

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly that chance can be tossed
 

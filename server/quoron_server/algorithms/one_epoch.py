@@ -35,7 +35,7 @@ from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played

@@ -57,7 +57,7 @@ from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_server.traffic import SCRATCH
 from quoron_server.traffic import spill_folder as folder

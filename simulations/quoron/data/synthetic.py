@@ -70,8 +70,8 @@ from quoron_client.losses.standard import exponential
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, positive
-from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
+from quoron_privacy.kernels.simd import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
 from quoron_privacy.kernels.threads import at_once
 from quoron_server.problem import Beliefs
 

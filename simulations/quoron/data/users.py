@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_server.problem import Beliefs
 
 if TYPE_CHECKING:
