@@ -7,7 +7,7 @@ from .histograms.data_quality import DataQuality as DataQuality
 from .histograms.held_out import HeldMeans as HeldMeans
 from .histograms.held_out import HeldOut as HeldOut
 from .histograms.private_bounds import EstimatedBounds as EstimatedBounds
-from .histograms.spread import Spread as Spread
+from .histograms.weighted_histogram import WeightedHistogram as WeightedHistogram
 from .means.adaptive_mean import AdaptiveMean as AdaptiveMean
 from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean

@@ -15,7 +15,7 @@ from quoron_privacy.histograms import held_out as room
 from quoron_privacy.histograms.data_quality import DataQuality
 from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
-from quoron_privacy.histograms.spread import Spread
+from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 
 
@@ -25,7 +25,7 @@ def spread_audits():
 
     def spread(adjacency="replace-one", *, running=False, louder=1.0):
         sizes = {"users": draws, "groups": 1, "cells": cells, "mu": gdp.mu_for(epsilon, delta)}
-        made = Spread.for_mu(**sizes, running=running, adjacency=adjacency)
+        made = WeightedHistogram.for_mu(**sizes, running=running, adjacency=adjacency)
         return replace(made, scale=made.scale * louder)
 
     def world(own, number, made=spread(), items=5, by_items=False):  # noqa: B008

@@ -19,7 +19,14 @@ from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
-from quoron_privacy.histograms.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
+from quoron_privacy.histograms.weighted_histogram import (
+    WeightedHistogram,
+    count_of,
+    mean_of,
+    needed,
+    quantile_of,
+    thirds,
+)
 from quoron_privacy.means import adaptive_mean, private_range, rotation
 from quoron_privacy.means.adaptive_mean import AdaptiveMean, enough_users
 from quoron_privacy.mechanisms import OutlierMean
@@ -125,14 +132,14 @@ def _searches() -> Any:
 
 
 def _spread(running: bool) -> Any:
-    spread = Spread.for_mu(users=5_000, groups=3, cells=8, mu=0.5, running=running)
+    cells = WeightedHistogram.for_mu(users=5_000, groups=3, cells=8, mu=0.5, running=running)
     draw = _drawn()
     weights = np.sort(draw.integers(0, 400, (3, 8)), axis=None).reshape(3, 8) / 5_000.0
     return [
-        [spread.scale, GaussianNoise(spread.sensitivity, spread.scale).effective_mu(24), spread.sensitivity],
-        [quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
-        count_of(0.3, users=5_000, scale=spread.scale),
-        [mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
+        [cells.scale, GaussianNoise(cells.sensitivity, cells.scale).effective_mu(24), cells.sensitivity],
+        [quantile_of(np.cumsum(row), share, cells) for row in weights for share in (0.1, 0.5, 0.9)],
+        count_of(0.3, users=5_000, scale=cells.scale),
+        [mean_of(found, scale=cells.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
         [needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
     ]
 

@@ -17,7 +17,7 @@ from quoron_privacy.histograms import min_cohort
 from quoron_privacy.histograms.data_quality import DataQuality
 from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
-from quoron_privacy.histograms.spread import Spread
+from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.adaptive_mean import AdaptiveMean
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
@@ -122,10 +122,10 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([3]), 3)),
     ("classes=1", lambda: HeldOut.calibrate(users=50, classes=1, epsilon=1.0, delta=1e-6)),
-    ("one weight of each", lambda: Spread(10, 1, 2, 1.0).held(*np.zeros((2, 2), np.int64), np.full(2, 1 << 52))),
-    ("10 users", lambda: Spread(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
-    ("weights of shape", lambda: Spread(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
-    ("Expected cells <=", lambda: Spread(10, 1, 1 << 20, 1.0)),
+    ("one weight of each", lambda: WeightedHistogram(10, 1, 2, 1.0).held(*np.zeros((2, 2), int), np.full(2, 1 << 52))),
+    ("10 users", lambda: WeightedHistogram(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
+    ("weights of shape", lambda: WeightedHistogram(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
+    ("Expected cells <=", lambda: WeightedHistogram(10, 1, 1 << 20, 1.0)),
     *several("Expected", partial(replace, MADE["data_quality"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
     ("Expected", lambda: replace(MADE["data_quality"], adjacency="none")),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
@@ -196,7 +196,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
 ]  # fmt: skip
 INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("delta=1e-60", lambda: gdp.mu_for(1.0, 1e-60, gaussians=10)),
-    (r"\w", lambda: Spread.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
+    (r"\w", lambda: WeightedHistogram.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
     ("resolution", lambda: HeldOut.calibrate(users=10, classes=2, epsilon=15.0, delta=1e-50)),
     ("private ranges", lambda: boxed(users=10, mu=0.1)),
     ("below the resolution", lambda: private_range.calibrate(

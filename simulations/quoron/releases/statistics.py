@@ -27,7 +27,6 @@ from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from quoron import results
 from quoron.arguments import DELTA, ReleaseArguments, entry_point, shortened
@@ -40,10 +39,12 @@ from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, Infeasible, count, printable
-from quoron_privacy.histograms import private_bounds, spread
+from quoron_privacy.histograms import private_bounds
+from quoron_privacy.histograms import weighted_histogram as weighted
 from quoron_privacy.histograms.private_bounds import KINDS, NUMBER, EstimatedBounds
-from quoron_privacy.histograms.spread import Estimate, Spread, thirds
+from quoron_privacy.histograms.weighted_histogram import Estimate, WeightedHistogram, thirds
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
@@ -105,9 +106,9 @@ class Question:
                 f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
                 "'count by COLUMN' or 'mean of COLUMN'."
             )
-        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
+        if self.bins > weighted.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
             raise ConfigError(
-                f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
+                f"Expected up to {weighted.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
             )
         if self.by is not None and self.by == self.of:
             raise ConfigError(f"Expected another column for the groups than {self.of!r}, got the same one twice.")
@@ -156,9 +157,6 @@ def asked_of(questions: Any) -> list[Question]:
     return asked
 
 
-Integers = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of columns, declared or estimated, and of the users."""
@@ -175,12 +173,12 @@ class Facts:
         """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
-    def spread(self, question: Question, mu: float, groups: int | None = None) -> Spread | None:
+    def spread(self, question: Question, mu: float, groups: int | None = None) -> WeightedHistogram | None:
         """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
         many = len(self.groups(question)) if groups is None else groups
         if not many or (groups is None and question.of is not None and question.of not in self.ranges):
             return None
-        return Spread.for_mu(
+        return WeightedHistogram.for_mu(
             users=self.users,
             groups=many,
             cells=question.cells,
@@ -215,12 +213,12 @@ def declared(
     return Facts(ranges, words, dates=frozenset(dates))
 
 
-def days(table: pa.Table, name: str) -> NDArray[np.float64]:
+def days(table: pa.Table, name: str) -> Floats:
     """Days since 1970-01-01 of each row, (N,): NaN where a value is no date. Raises DataError for another type."""
     return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
 
 
-def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
+def held(part: WeightedHistogram, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> Floats:
     """Everybody's weights, by cell: private."""
     groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
     if question.by is not None:
@@ -327,7 +325,7 @@ def _plain(row: Row) -> dict[str, Any]:
     return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
 
 
-def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64]) -> Iterable[Row]:
+def rows_of(part: WeightedHistogram, question: Question, facts: Facts, released: Floats) -> Iterable[Row]:
     """Return the figures of a question, of what was released of each group's cells, (groups, k)."""
     low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
     for group, own in zip(facts.groups(question), released, strict=True):
@@ -347,14 +345,14 @@ def _open(found: Estimate, low: float, high: float) -> Estimate:
 
 
 def _estimates(
-    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float], *, dates: bool
+    part: WeightedHistogram, question: Question, own: Floats, users: int, ends: tuple[float, float], *, dates: bool
 ) -> Iterable[tuple[str, Estimate]]:
     low, width = ends[0], ends[1] - ends[0]
     if question.what == "mean":
-        return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+        return [("", weighted.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
     if question.what == "quantiles":
-        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
-    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+        return [(f"{each:g}", weighted.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
+    counts = [weighted.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]
     named = [day(each) if dates else f"{each:g}" for each in edges]
     bins = [f"{one} to {other}" for one, other in pairwise(named)]
@@ -460,7 +458,7 @@ def statistics(
         each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
         found = [(question, known.spread(question, each)) for question in asked]
         parts = [(question, part) for question, part in found if part is not None]  # no released group: no answer
-        spread.verify([part for _, part in parts], *left)
+        weighted.verify([part for _, part in parts], *left)
         rows: list[Row] = []
         for place, (question, part) in enumerate(parts):
             private = held(part, question, known, table, owners)
@@ -483,7 +481,7 @@ def _check_users(asked: Sequence[Question], facts: Facts, mu: float) -> None:
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)
-        least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
+        least = max(weighted.needed(question.what, groups=many, cells=cells, unit=unit, share=at) for at in shares)
         if facts.users < least:
             beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
             fewer = "" if many * cells == 1 else ", fewer groups or bins"
