@@ -11,11 +11,11 @@ from .histograms.weighted_histogram import WeightedHistogram as WeightedHistogra
 from .means.adaptive_mean import AdaptiveMean as AdaptiveMean
 from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean
-from .means.free_presence import ColumnMean as ColumnMean
-from .means.free_presence import LogLength as LogLength
-from .means.free_presence import MomentMean as MomentMean
-from .means.free_presence import NormCountMean as NormCountMean
-from .means.free_presence import PrefixNormCounts as PrefixNormCounts
+from .means.free_counts import ColumnMean as ColumnMean
+from .means.free_counts import LogLength as LogLength
+from .means.free_counts import MomentMean as MomentMean
+from .means.free_counts import NormCountMean as NormCountMean
+from .means.free_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
 from .means.private_range import WinsorisedMean as WinsorisedMean
 from .mechanisms import ClippedMean as ClippedMean

@@ -25,8 +25,8 @@ from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.histograms import min_cohort
 from quoron_privacy.histograms.min_cohort import MinCohort
-from quoron_privacy.means import free_presence, rotation
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means import free_counts, rotation
+from quoron_privacy.means.free_counts import (
     LogLength,
     MomentMean,
     NormCountMean,
@@ -169,7 +169,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd")
     ),
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
-    "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
+    "Factorisation.participation_norm": ((Factorisation, "participation_norm"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd")),
     "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "one-round-least-squares")),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd")),
@@ -251,13 +251,13 @@ def test_no_plan_passes_whose_run_tests_more_coarsely_than_it_says(asked: str, n
 @pytest.mark.parametrize(
     ("module", "was", "wrong"),
     [
-        (free_presence, "1.4142135", "1.6"),
-        (free_presence, "0.9486832", "1.0"),
-        (free_presence, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
-        (free_presence, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
-        (free_presence, "HERE = 0.8660254", "HERE = 0.9"),
-        (free_presence, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
-        (free_presence, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
+        (free_counts, "1.4142135", "1.6"),
+        (free_counts, "0.9486832", "1.0"),
+        (free_counts, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
+        (free_counts, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
+        (free_counts, "HERE = 0.8660254", "HERE = 0.9"),
+        (free_counts, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
+        (free_counts, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
     ],
 )
 def test_rows_with_other_weights_or_read_in_another_order_cannot_be_imported(

@@ -17,7 +17,7 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make, make_plan
 from contracts.worlds import Complaint, Spent
 from cover import by_default
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
+from quoron_privacy.means.free_counts import MomentMean, ShapedMomentSum
 from quoron_privacy.release import Sums
 from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server.algorithm import Algorithm

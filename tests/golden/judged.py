@@ -14,7 +14,7 @@ from golden.verdicts import changes, passes
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

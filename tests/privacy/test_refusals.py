@@ -21,7 +21,7 @@ from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.adaptive_mean import AdaptiveMean
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, ShapedMomentSum
+from quoron_privacy.means.free_counts import ColumnSum, NormCountSum, ShapedMomentSum
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise

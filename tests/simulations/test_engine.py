@@ -35,7 +35,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import NormCountSum
+from quoron_privacy.means.free_counts import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import packed
 from quoron_server.algorithms import ALGORITHMS

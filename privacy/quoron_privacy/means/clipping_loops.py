@@ -1,4 +1,4 @@
-"""Compiled loops of `clipping`, `free_presence` and `two_servers.rows`: norms and exact sums.
+"""Compiled loops of `clipping`, `free_counts` and `two_servers.rows`: norms and exact sums.
 
 Norms neither overflow nor fall short; clipped rows are added as whole steps, exact in any order. Proofs:
 docs/privacy/noise.md#n6, free-presence.md#p3, private-mean.md#m1 and two-servers.md#rows.

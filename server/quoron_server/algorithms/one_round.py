@@ -21,7 +21,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
+from quoron_privacy.means.free_counts import MomentMean, ShapedMomentSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector

@@ -43,7 +43,7 @@ from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import Infeasible, Needs, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     WEIGHTS,
     LengthSum,
     LogLength,

@@ -11,7 +11,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.free_presence import WEIGHTS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
+from quoron_privacy.means.free_counts import WEIGHTS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
