@@ -205,9 +205,9 @@ def _rounded_up(mu: float) -> float:
 
 def charge_of(plan: RunPlan) -> dict[str, Any]:
     """Return what a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
-    promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
-    gaussian = info.gaussian(plan)
-    near, variation = info.near_gaussian(plan) if gaussian is None else ((), gaussian.lack)
+    promise, spec = plan.guarantee, ALGORITHMS[plan.algorithm]
+    gaussian = spec.gaussian(plan)
+    near, variation = spec.near_gaussian(plan) if gaussian is None else ((), gaussian.lack)
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,

@@ -140,13 +140,13 @@ def make_plan(specification: RunSpecification) -> RunPlan:
     name = specification.algorithm
     if name not in ALGORITHMS:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
-    info = ALGORITHMS[name]
+    spec = ALGORITHMS[name]
     check_constants(specification)
     privacy = Privacy(**{each.name: getattr(specification, each.name) for each in fields(Privacy)})
-    options = options_of(info, specification.options, constants=specification.constants)
+    options = options_of(spec, specification.options, constants=specification.constants)
     options = summed(options) if specification.silo_sums else options
-    plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
-    info.verify(plan)
+    plan = spec.plan(specification.problem, privacy, options, specification.constants, specification.seed)
+    spec.verify(plan)
     if specification.silos is not None:
         plan = in_silos(plan, Silos(specification.silos, specification.silo_sums))
     if specification.plan_digest not in (None, digest(plan)):

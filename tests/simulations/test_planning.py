@@ -21,9 +21,9 @@ from quoron.reports.summary import Summary
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.info import Choosing, Chosen, Factor, Promises
+from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
+from quoron_server.algorithms.spec import Calibrated, Choosing, Factor, Promises
 from quoron_server.parameters import Parameters
 from quoron_server.plan import Allowance, RunPlan
 from quoron_server.problem import Problem
@@ -59,17 +59,17 @@ def pretended(
     passes: str = "one",
     removes_outliers: bool = False,
     factor: float | None = 1.0,
-) -> Registered:
+) -> RegisteredAlgorithm:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
-    def plan(problem: Problem, privacy: Any, options: Options) -> Chosen:
+    def plan(problem: Problem, privacy: Any, options: Options) -> Calibrated:
         if problem.users < users:
             raise Infeasible.too_few(name, f"n={problem.users:,} users are too few", users, also=" for half of them")
         many = 5 if passes == "many" else 1
         numbers = Numbers(options.rounds or rounds, many)
-        return Chosen(numbers, risk)
+        return Calibrated(numbers, risk)
 
-    return Registered(
+    return RegisteredAlgorithm(
         name=name,
         summary="",
         origin=ours(),
@@ -84,15 +84,15 @@ def pretended(
     )
 
 
-def registry(*infos: Registered) -> Mapping[str, Registered]:
+def registry(*infos: RegisteredAlgorithm) -> Mapping[str, RegisteredAlgorithm]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: Registered, **facts: Any) -> Plan:
+def chosen(*infos: RegisteredAlgorithm, **facts: Any) -> Plan:
     return choose(configs.from_tree({}), small(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: Registered) -> tuple[RunPlan, str]:
+def best_local(trust: bool, *infos: RegisteredAlgorithm) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)

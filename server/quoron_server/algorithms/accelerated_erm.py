@@ -58,11 +58,19 @@ from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.averaged_sgd import ranking_mu
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
+    Choosing,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    known_worth,
+)
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -629,7 +637,7 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
     return found.values()
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
     smoothed, family, place = found.of
     radius = smoothed.radius
@@ -651,7 +659,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         )
         phases.append(phase)
     risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
-    return Chosen(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
+    return Calibrated(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
 
 
 def _worth(problem: Problem) -> float:
@@ -695,7 +703,7 @@ def _check(inputs: Inputs) -> None:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Several passes, accelerated: phases of AC-SA that test every cohort and leave outlier gradients out",
     origin=repaired(

@@ -36,20 +36,20 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.acsa import response
 from quoron_server.algorithms.averaged_sgd import smoothings
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
-    Chosen,
+from quoron_server.algorithms.printed import bassily_sun
+from quoron_server.algorithms.printed.bassily_sun import VectorReports, vector_scale
+from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
     Factor,
     NoBlackBoxes,
     Promises,
     statistical_floor,
     trivial_risk,
 )
-from quoron_server.algorithms.printed import bassily_sun
-from quoron_server.algorithms.printed.bassily_sun import VectorReports, vector_scale
-from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -307,7 +307,7 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One report a user, private before it leaves the client: protects against the coordinator too",
     origin=repaired(
@@ -320,7 +320,7 @@ INFO = AlgorithmInfo(
     planner=Planner(
         NAME,
         _candidates,
-        lambda _, found: Chosen(found.of, found.risk),
+        lambda _, found: Calibrated(found.of, found.risk),
         "for a report in every round",
         _worth,
     ),

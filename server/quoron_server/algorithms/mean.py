@@ -47,15 +47,6 @@ from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.descent import Estimate, State, diagnosed
-from quoron_server.algorithms.info import (
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Factor,
-    Promises,
-    statistical_floor,
-)
 from quoron_server.algorithms.noisy import (
     DRAWN,
     DrawnCohorts,
@@ -71,6 +62,15 @@ from quoron_server.algorithms.noisy import (
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
+from quoron_server.algorithms.spec import (
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Choosing,
+    Factor,
+    Promises,
+    statistical_floor,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
@@ -285,7 +285,7 @@ def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
     yield Candidate(first.risk, first.price, [first.of, *others])
 
 
-def _chosen(inputs: _Inputs, found: Candidate[list[_Run]]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[list[_Run]]) -> Calibrated:
     drawn, *everybody = (_calibrated(inputs, run) for run in found.of)
     for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
         assert drawn.risk is not None
@@ -417,7 +417,7 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
+def _calibrated(inputs: _Inputs, run: _Run) -> Calibrated:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
     draws = schedule_of(run.sampling, problem.users, cohort, rounds)
@@ -451,11 +451,11 @@ def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
         round_mu=mu,
     )
     theorem = COINS if numbers.poisson_sampling else None
-    return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
+    return Calibrated(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
 _PLANNER = Planner(RECENTRED, _candidates, _chosen, _missing, inputs=_Inputs, check=_check)
-RECENTRED_INFO = AlgorithmInfo(
+RECENTRED_SPEC = AlgorithmSpec(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
@@ -472,12 +472,12 @@ RECENTRED_INFO = AlgorithmInfo(
     choosing=Choosing(many_passes=True, curve_step=4),
 )
 MEAN = replace(
-    RECENTRED_INFO,
+    RECENTRED_SPEC,
     name=NAME,
     summary="Several passes, secret cohorts, a private mean clipped around a private range",
     origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
     promises=replace(
-        RECENTRED_INFO.promises,
+        RECENTRED_SPEC.promises,
         adjacency=("replace-one",),
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),

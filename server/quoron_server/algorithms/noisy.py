@@ -51,16 +51,6 @@ from quoron_server.algorithms.averaged_sgd import (
     require_cohorts,
 )
 from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
-from quoron_server.algorithms.info import (
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Factor,
-    NoBlackBoxes,
-    Promises,
-    statistical_floor,
-)
 from quoron_server.algorithms.optimisers import SGD as PLAIN
 from quoron_server.algorithms.optimisers import Moments, Optimiser, OptimiserOptions
 from quoron_server.algorithms.references import (
@@ -73,6 +63,16 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Choosing,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    statistical_floor,
+)
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -487,13 +487,13 @@ def _disjoint(
         yield Candidate(risk, (phase.rounds,), phase)
 
 
-def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel]) -> Chosen:
+def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel]) -> Calibrated:
     phase = found.of
     cohort, step, clip = inputs.problem.users // phase.rounds, phase.step_size, math.inf
     numbers = NoisySGDParameters(
         "disjoint", cohort, phase.rounds, step, phase.suffix, clip, sensitivity=0.0, noise_scale=0.0, round_mu=math.inf
     )
-    return Chosen(numbers, found.risk)
+    return Calibrated(numbers, found.risk)
 
 
 def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
@@ -502,7 +502,7 @@ def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
-def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
+def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Calibrated:
     problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
     noise = one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
@@ -530,7 +530,7 @@ def _several(schemes: _Schemes, inputs: Several) -> list[Candidate[tuple[float, 
     return _predicted(inputs, sampling, wanted)
 
 
-def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Chosen:
+def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Calibrated:
     problem, privacy, sampling = inputs.problem, inputs.privacy, _sampling(schemes, inputs.privacy)
     rate, phase = found.of
     cohort = max(1, round(rate * problem.users))
@@ -572,7 +572,7 @@ def _chosen(
     cohort: int,
     scale: float,
     mu: float,
-) -> Chosen:
+) -> Calibrated:
     """Rounds of `cohort` answers that are μ-GDP each, with noise `scale` where the clip is fixed.
 
     A risk is predicted for a fixed clip and plain steps alone. Errors as `adaptive_clip`.
@@ -599,7 +599,7 @@ def _chosen(
         optimiser=optimiser,
         adaptive=adaptive,
     )
-    return Chosen(numbers, risk if optimiser.plain and not options.adaptive else None)
+    return Calibrated(numbers, risk if optimiser.plain and not options.adaptive else None)
 
 
 def _verify(schemes: _Schemes, plan: RunPlan) -> None:
@@ -617,7 +617,7 @@ def _verify(schemes: _Schemes, plan: RunPlan) -> None:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
 
 
-SGD = AlgorithmInfo(
+SGD = AlgorithmSpec(
     name="sgd",
     summary="No privacy; the reference",
     origin=theirs(POLYAK_1992, note="no privacy"),
@@ -635,7 +635,7 @@ SGD = AlgorithmInfo(
     factor=UNMEASURED,
     no_black_boxes=NoBlackBoxes("it has no privacy"),
 )
-ONE_PASS = AlgorithmInfo(
+ONE_PASS = AlgorithmSpec(
     name="one-pass-dp-sgd",
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
@@ -650,7 +650,7 @@ ONE_PASS = AlgorithmInfo(
 )
 
 
-def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmInfo:
+def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmSpec:
     return replace(
         ONE_PASS,
         name=name,

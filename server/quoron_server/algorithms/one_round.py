@@ -26,8 +26,16 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, loss_scale
 from quoron_server.algorithms.references import WANG_2018, ours
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
+    Choosing,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    loss_scale,
+)
 from quoron_server.parameters import Parameters
 from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
@@ -215,7 +223,7 @@ class OneRoundOptions:
     rounds: int | None = None  # 1, or left out
 
 
-def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Calibrated:
     """Return the one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
@@ -244,7 +252,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
         mu=mu,
     )
     risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem)
-    return Chosen(numbers, risk, adjacency=adjacency)
+    return Calibrated(numbers, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
@@ -295,7 +303,7 @@ def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:
     return Verdict(taken, ONE if taken else "")
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018, note="AdaSSP for users, with one release and a ridge by public numbers"),

@@ -46,18 +46,18 @@ from quoron_server.algorithms.accelerated_erm import (
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
+from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
     Choosing,
-    Chosen,
     Factor,
     NoBlackBoxes,
     Promises,
     known_worth,
     statistical_floor,
 )
-from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -219,7 +219,7 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
     problem, options, (radius, share, smoothing, phase) = inputs.problem, inputs.options, found.of
     cohort = min(problem.users, LARGEST_COHORT)
@@ -238,10 +238,10 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         noise_scale=scale,
         smoothing=smoothing,
     )
-    return Chosen(p, risk)
+    return Calibrated(p, risk)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
     origin=repaired(

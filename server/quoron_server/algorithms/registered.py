@@ -1,8 +1,8 @@
 """What is done with every algorithm alike: plans with a minimum cohort, checks of the guarantee, its worth in μ.
 
-    info = ALGORITHMS["tracking-srgd"]
-    plan = info.plan(problem, Privacy(2.0, 1e-6))
-    algorithm = info.make(plan)          # verifies the plan first
+    spec = ALGORITHMS["tracking-srgd"]
+    plan = spec.plan(problem, Privacy(2.0, 1e-6))
+    algorithm = spec.make(plan)          # verifies the plan first
 
 No algorithm knows of this module, nor of the minimum cohort, the data quality check and the private bounds that it puts
 around one.
@@ -24,7 +24,6 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.min_cohort import (
     WithMinCohort,
     left_by_min_cohort,
@@ -34,6 +33,7 @@ from quoron_server.algorithms.min_cohort import (
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated
 from quoron_server.parameters import Assumption, Kind, PrintedParameters, together
 from quoron_server.plan import Constants, Cost, Guarantee, Part, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -84,7 +84,7 @@ def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered(AlgorithmInfo):
+class RegisteredAlgorithm(AlgorithmSpec):
     """An algorithm as the rest of the system uses it."""
 
     def plan(
@@ -191,7 +191,7 @@ class Registered(AlgorithmInfo):
         guarantee = replace(plan.guarantee, epsilon=found, proved=False)
         return replace(plan, guarantee=guarantee, predicted_excess_risk=None)
 
-    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
+    def _promised(self, chosen: Calibrated, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
         trust_model, theorem = chosen.trust_model or self.trust_model, chosen.theorem or self.promises.theorem
         epsilon, delta = (privacy.epsilon, privacy.delta) if trust_model != "none" else (math.inf, 1.0)

@@ -20,7 +20,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.errors import require as require_all
 from quoron_server.algorithms.averaged_sgd import default_clip
-from quoron_server.algorithms.info import Chosen, no_better
+from quoron_server.algorithms.spec import Calibrated, no_better
 from quoron_server.plan import MOST_EPSILON, MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
@@ -205,7 +205,7 @@ class Planner(Generic[A, C]):
 
     name: str
     candidates: Callable[[Any], Iterable[Candidate[C]]]  # their risks may rest on estimated noise
-    calibrate: Callable[[Any, Candidate[C]], Chosen]  # raises Infeasible
+    calibrate: Callable[[Any, Candidate[C]], Calibrated]  # raises Infeasible
     missing: Callable[[Any], Infeasible] | str = "for any rounds"  # why none is feasible, or too few users for what
     worth: Callable[[Problem], float] | None = None  # risk of not training; None: the forecast says too little of it
     also: str = ""  # what helps beside more users against a risk that is no better
@@ -214,7 +214,7 @@ class Planner(Generic[A, C]):
     inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what these functions are called with
     check: Callable[[Any], None] = lambda _: None  # raises ConfigError and Infeasible for what no candidate can mend
 
-    def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Chosen:
+    def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Calibrated:
         """Return the numbers of the first candidate that can be calibrated and is worth running."""
         inputs = self.inputs(self.name, problem, privacy, options)
         smoothing = getattr(options, "smoothing", None)

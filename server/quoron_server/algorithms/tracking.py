@@ -62,10 +62,10 @@ from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import margin
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
@@ -854,7 +854,7 @@ def _beyond(problem: Problem, mu: float, sizes: _Sizes, options: TrackingOptions
     return min(0.5, max(min(max(wanted, BEYOND_RANGE[0]), BEYOND_RANGE[1]), 2 * problem.beliefs.hostile_share))
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Calibrated:
     problem, privacy, options, sizes = inputs.problem, inputs.privacy, inputs.options, found.of
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
@@ -904,10 +904,10 @@ def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
     )
     declared = Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))
     counted = Assumption(Kind.ABSENT_IS_ZERO_ROW) if options.participation == 1 else declared
-    return Chosen(p, found.risk, adjacency=adjacency, assumptions=(counted,))
+    return Calibrated(p, found.risk, adjacency=adjacency, assumptions=(counted,))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),

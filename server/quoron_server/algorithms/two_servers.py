@@ -46,7 +46,7 @@ from quoron_server.rounds import Engine
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.algorithms.registered import Registered
+    from quoron_server.algorithms.registered import RegisteredAlgorithm
 
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -220,13 +220,15 @@ def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
     return np.concatenate([noise.of(now, history, g) for g in range(groups)])
 
 
-def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
+def planned(
+    spec: "RegisteredAlgorithm", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int
+) -> RunPlan:
     """Return the plan with the least predicted risk under trust model two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
-    if (why := info.promises.one_server) is not None:
-        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={info.name!r}: {why}.")
+    if (why := spec.promises.one_server) is not None:
+        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={spec.name!r}: {why}.")
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
@@ -240,14 +242,14 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
             enough = two_digits(2 * LEAST_EPSILON * louder(privacy.groups))
             few = f"two noises leave epsilon={least:.2g}"
-            raise Infeasible(info.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
-        own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
+            raise Infeasible(spec.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
+        own = spec.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_masked(own)
         if (fewest := min(own.schedule.cohorts)) < privacy.groups:
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
-            raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
-        spec = own.schedule.spec(privacy.groups)
-        spent, outside = spent_by(spec)
+            raise Infeasible(spec.name, few, "fewer groups, or larger cohorts")
+        sums = own.schedule.spec(privacy.groups)
+        spent, outside = spent_by(sums)
         if spent <= server and outside <= whole:
             break
         quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)

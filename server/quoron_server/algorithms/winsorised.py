@@ -32,18 +32,18 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import best_phases
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
+from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
     Choosing,
-    Chosen,
     Factor,
     NoBlackBoxes,
     Promises,
     known_worth,
     statistical_floor,
 )
-from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -173,8 +173,8 @@ def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     )
 
 
-def _chosen(_: Inputs, found: Candidate[WinsorisedERMParameters]) -> Chosen:
-    return Chosen(found.of, found.risk, adjacency=found.of.adjacency)
+def _chosen(_: Inputs, found: Candidate[WinsorisedERMParameters]) -> Calibrated:
+    return Calibrated(found.of, found.risk, adjacency=found.of.adjacency)
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[WinsorisedERMParameters]]:
@@ -208,7 +208,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[WinsorisedERMParameters]]:
             yield Candidate(risk + floor, (problem.users * phase.rounds,), made)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
     origin=repaired(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_server.algorithms import Registered
+from quoron_server.algorithms import RegisteredAlgorithm
 from quoron_server.plan import Allowance, RunPlan, TrustModel, Verdict
 from quoron_server.problem import Problem
 
@@ -142,7 +142,7 @@ def _nameless(refused: Candidate) -> str:
 
 def automatic(
     candidates: Sequence[Candidate],
-    algorithms: Mapping[str, Registered],
+    algorithms: Mapping[str, RegisteredAlgorithm],
     problem: Problem,
     *,
     trusted: bool = True,
@@ -172,13 +172,13 @@ def automatic(
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
 
-def ruled(candidate: Candidate, algorithms: Mapping[str, Registered], allowed: Allowance) -> bool:
+def ruled(candidate: Candidate, algorithms: Mapping[str, RegisteredAlgorithm], allowed: Allowance) -> bool:
     """Return whether a candidate is taken by its own rule, whatever others there are."""
     return _verdict(algorithms[candidate.algorithm], candidate, allowed).taken
 
 
 def _rule(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
+    candidates: Sequence[Candidate], algorithms: Mapping[str, RegisteredAlgorithm], problem: Problem, allowed: Allowance
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
     """Return the chosen candidate, and what has to be said before its own facts and behind them."""
     feasible = [each for each in candidates if each.plan]
@@ -212,7 +212,7 @@ def _rule(
 
 
 def _with_outliers(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem
+    candidates: Sequence[Candidate], algorithms: Mapping[str, RegisteredAlgorithm], problem: Problem
 ) -> tuple[Candidate | None, str]:
     """Return what is taken because some users are declared outliers, or None, and what is to be said of it."""
     share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
@@ -233,7 +233,7 @@ def _with_outliers(
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 
 
-def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
+def unbearable(problem: Problem, info: RegisteredAlgorithm) -> tuple[str, ...]:
     """That so many declared outliers are more than any method bears that removes none (docs/results.md)."""
     if problem.beliefs.hostile_share <= BEARABLE or info.choosing.removes_outliers:
         return ()
@@ -244,7 +244,7 @@ def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
     )
 
 
-def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
+def _verdict(info: RegisteredAlgorithm, candidate: Candidate, allowed: Allowance) -> Verdict:
     """Return whether the method's own rule takes its plan."""
     rule = info.choosing.rule
     return Verdict(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)

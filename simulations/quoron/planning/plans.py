@@ -23,11 +23,11 @@ from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
-from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.info import start_risk, told, trivial_risk
+from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
+from quoron_server.algorithms.spec import start_risk, told, trivial_risk
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -97,7 +97,7 @@ def useless(plan: RunPlan) -> str | None:
     )
 
 
-Registry = Mapping[str, Registered]
+Registry = Mapping[str, RegisteredAlgorithm]
 CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
@@ -260,7 +260,7 @@ def choose(
 
 
 def rounds_curve(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
 ) -> RoundsCurve | None:
     """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
 
@@ -336,7 +336,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
             raise Infeasible("auto", found.condition, replace(needs, words=words))
 
 
-def _within_budget(info: Registered, config: Config, problem: Problem) -> Candidate:
+def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
     """Its plan, of fewer rounds where the budget allows no more; without one where it allows none."""
     budget, usual = budget_of(config), _candidate(info, config, problem)
     if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
@@ -409,7 +409,7 @@ def budget_of(config: Config) -> Budget:
     return Budget(**config.budget.model_dump())
 
 
-def _keeps_answers(info: Registered, config: Config) -> bool:
+def _keeps_answers(info: RegisteredAlgorithm, config: Config) -> bool:
     """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
     asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
     if asked.two_servers != TwoServersSection():  # which only two servers have
@@ -427,7 +427,7 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: 
     return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
 
 
-def _private(config: Config, algorithms: Registry) -> list[Registered]:
+def _private(config: Config, algorithms: Registry) -> list[RegisteredAlgorithm]:
     """Return the algorithms that keep something private and have the constants that are asked for."""
     return [
         info
@@ -436,7 +436,7 @@ def _private(config: Config, algorithms: Registry) -> list[Registered]:
     ]
 
 
-def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
+def _candidate(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
     if (why := _other_promise(info, config)) is not None:
         return Candidate(info.name, None, f"{info.name}: {why}.")
     try:
@@ -445,7 +445,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
         return Candidate(info.name, None, error)
 
 
-def _other_promise(info: Registered, config: Config) -> str | None:
+def _other_promise(info: RegisteredAlgorithm, config: Config) -> str | None:
     """Return why a method does not promise what is asked for, without its name; None where it may."""
     if (adjacency := config.privacy.adjacency) not in info.promises.adjacency:
         return f"guaranteed is {', '.join(info.promises.adjacency)}, and privacy.adjacency={adjacency!r}"
@@ -457,7 +457,7 @@ def _other_promise(info: Registered, config: Config) -> str | None:
 
 
 def _plan(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
     """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
     try:
@@ -467,7 +467,7 @@ def _plan(
         raise
 
 
-def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_sections(info: RegisteredAlgorithm, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with what other sections say of them where they do not; printed constants leave no choice."""
     share = config.problem.participation
     if config.algorithm.constants == "paper" or share is None or not info.takes("participation"):
@@ -476,7 +476,7 @@ def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) ->
 
 
 def _estimated(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
     """Return the same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds

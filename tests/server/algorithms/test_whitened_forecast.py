@@ -12,7 +12,7 @@ from tests.server.algorithms.test_whitened_tracking import INFO, plan_of, run, t
 
 from quoron_client import ItemBatch, average_loss
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms.info import constant_risk, start_risk
+from quoron_server.algorithms.spec import constant_risk, start_risk
 from quoron_server.algorithms.whitened.method import Seen, after, before, hidden, learnt
 from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.algorithms.whitened.plan import ROUNDS

@@ -29,15 +29,6 @@ from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_server.algorithms import search
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import (
-    ITERATES,
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Promises,
-    trivial_risk,
-)
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
     LocalisedParameters,
@@ -55,6 +46,15 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    ITERATES,
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Choosing,
+    Promises,
+    trivial_risk,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -280,7 +280,7 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
     return [each for each in found if math.isfinite(each.risk)]
 
 
-def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
     schedule, beta = found.of, inputs.problem.beta or 0.0
     filter_ = inputs.calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
     return behind_filter(FilteredParameters, inputs.problem, schedule, filter_, inputs.distance, filter=filter_)
@@ -297,7 +297,7 @@ def verify(plan: RunPlan) -> None:
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
     origin=repaired(

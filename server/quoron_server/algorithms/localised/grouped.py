@@ -28,10 +28,10 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.phased import GroupedParameters, Phase, PlacedMean, Shape, Share, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Choosing, Factor, Promises
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -67,12 +67,12 @@ def _missing(inputs: Inputs) -> Infeasible:
     return Infeasible(NAME, f"{condition} and phases", "fewer rounds or phases")
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     phases, shares = found.of
     mus = tuple(
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(inputs.problem.dimension) for phase in phases
     )
-    return Chosen(GroupedParameters(phases, shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
+    return Calibrated(GroupedParameters(phases, shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
 
 
 def _shift(problem: Problem, share: Share) -> float:
@@ -204,7 +204,7 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
             )
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users",
     origin=theirs(

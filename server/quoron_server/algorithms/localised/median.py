@@ -32,7 +32,6 @@ from quoron_privacy.robust.filter.concentration import (
 )
 from quoron_server.algorithms import search
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
     LocalisedParameters,
@@ -49,6 +48,7 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Choosing, Promises
 from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -188,7 +188,7 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
     return [each for each in found if math.isfinite(each.risk)]
 
 
-def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
     problem, schedule, root = inputs.problem, found.of, math.sqrt(inputs.problem.dimension)
     median = inputs.calibrate(schedule.cohort_size, schedule.largest_step * inputs.beta)
     own = {"clip_bound": clip_bound(problem), "median": median}
@@ -252,7 +252,7 @@ def _missing(inputs: _Inputs) -> Infeasible:
     )
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),

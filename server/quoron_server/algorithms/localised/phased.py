@@ -53,10 +53,10 @@ from quoron_server.algorithms.averaged_sgd import (
     suffix_shares,
 )
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Promises
 from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
@@ -439,7 +439,7 @@ def behind_filter(
     distance: float,
     stretch: float = 1.0,
     **own: Any,
-) -> Chosen:
+) -> Calibrated:
     """Return a schedule with the filter's noise, as `kind` of parameters, `own` ones too.
 
     Ordinary users' average gradients lie within `distance` of one another, in a norm in which a vector of length 1 is
@@ -457,7 +457,7 @@ def behind_filter(
         distance=distance,
         **own,
     )
-    return Chosen(numbers, float(excess_risks(problem, schedule.phases)))
+    return Calibrated(numbers, float(excess_risks(problem, schedule.phases)))
 
 
 def require_of_phases(
@@ -506,11 +506,11 @@ def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
     return best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, step_size=options.step_size)
 
 
-def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Calibrated:
     schedule, problem = found.of, inputs.problem
     first, shift = schedule.phases[0], shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
-    return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
+    return Calibrated(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
@@ -544,7 +544,7 @@ def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     return [once for once, rounds in found for _ in range(rounds)]
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     origin=theirs(

@@ -34,8 +34,8 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy
 from quoron_server.problem import Problem
@@ -132,7 +132,7 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
         return noisy.assumptions_of("without-replacement", problem.users, self.cohort_size)
 
 
-def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
+def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Calibrated:
     """Line 2 of Algorithm 4 and the mean of Theorem 4.1; Infeasible where a cohort or T is larger than can be."""
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz = privacy.epsilon, privacy.delta, problem.lipschitz
@@ -174,7 +174,7 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
         bins=min(near.bins, LARGEST_BINS),
         half_width=lipschitz,
     )
-    return Chosen(numbers.judged(_central_conditions(numbers, problem, near, c)), None)
+    return Calibrated(numbers.judged(_central_conditions(numbers, problem, near, c)), None)
 
 
 def _central_conditions(
@@ -375,7 +375,7 @@ class PrintedLocalModel(PrintedParameters):
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
 
-def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
+def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Calibrated:
     """Line 2 of Algorithm 5 and the reports of Theorem 4.3; Infeasible where clients cannot be asked for its noise."""
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
@@ -414,7 +414,7 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cho
         half_width=lipschitz,
         smoothing=smoothing,
     )
-    return Chosen(numbers.judged(_local_conditions(numbers, problem, near)), None)
+    return Calibrated(numbers.judged(_local_conditions(numbers, problem, near)), None)
 
 
 def _asked(radius: float, scale: float, delta: float, dimension: int) -> float:

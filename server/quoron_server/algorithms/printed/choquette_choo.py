@@ -32,8 +32,8 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -136,7 +136,7 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
         return state.y
 
 
-def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Calibrated:
     """Sizes and noise of equation (19) and Corollary 9, or of Theorem 14. Infeasible where T steps cannot be taken."""
     sizes = _realizable(problem, privacy) if options.realizable else _theorem_14(problem, privacy, options)
     logs = math.log2(sizes.rounds) * math.log(2.5 / privacy.delta)
@@ -155,7 +155,7 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         longest=sizes.longest,
         node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
-    return Chosen(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
+    return Calibrated(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)

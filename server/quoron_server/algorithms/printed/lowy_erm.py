@@ -31,7 +31,6 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy_iterates import (
     diameter,
     phase_share,
@@ -40,6 +39,7 @@ from quoron_server.algorithms.printed.lowy_iterates import (
     usual_conditions,
 )
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy
 from quoron_server.problem import Problem
@@ -130,7 +130,7 @@ class PrintedERMParameters(PrintedParameters, Parameters):
             yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
 
 
-def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
+def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Calibrated:
     """Return every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
@@ -198,7 +198,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
         smoothing=smoothing,
         phases=tuple(phases),
     )
-    return Chosen(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
+    return Calibrated(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
 
 
 def _conditions(

@@ -15,8 +15,8 @@ from quoron_privacy.means.free_presence import WEIGHTS, ColumnMean, Contrasts, L
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Choosing, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
@@ -70,7 +70,7 @@ class WhitenedOptions:
     parts: bool = False  # whether the first message is thirteen questions: two servers and sums of silos need it
 
 
-def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Calibrated:
     """Return the one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     users, first = problem.users, PARTS if options.parts else 0
@@ -88,7 +88,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     p = _calibrated(problem, adjacency, options, rounds, mu)
     risk = before(problem, rounds, left)
     risk = None if risk is None else risk + 0.5 * p.smoothing
-    return Chosen(p, risk, adjacency=adjacency)
+    return Calibrated(p, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
@@ -308,7 +308,7 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
     return Infeasible.too_few(NAME, condition, math.ceil(problem.users * LEAST_RESOLUTION / found))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     origin=ours(DWORK_2014, BASSILY_SUN_2023.at("Algorithm 1")),

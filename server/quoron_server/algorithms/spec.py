@@ -130,7 +130,7 @@ def loss_scale(problem: Problem) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Calibrated:
     """The numbers of a run. The registry says what is promised for them; a field that is None is as usual there."""
 
     parameters: Parameters
@@ -141,7 +141,7 @@ class Chosen:
     assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
 
-PlanFunction = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
+PlanFunction = Callable[[Problem, Privacy, Any], Calibrated]  # problem, privacy, options; raises Infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class AlgorithmInfo:
+class AlgorithmSpec:
     """One line of `quoron show algorithms`, and the functions behind it."""
 
     name: str
