@@ -417,7 +417,7 @@ def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class PolicyInputs:
     """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
 
     budget: Budget = field(default_factory=Budget)
@@ -425,7 +425,7 @@ class Allowance:
     participation: float = 1.0  # declared share of those asked who are expected to answer
 
 
-class Verdict(NamedTuple):
+class PolicyDecision(NamedTuple):
     """What a method's own rule says of a plan."""
 
     taken: bool

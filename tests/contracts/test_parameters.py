@@ -29,7 +29,7 @@ def test_rounds_and_messages_are_those_of_the_cohorts(name: str, privacy: Privac
     cohorts = plan.schedule.cohorts
     assert (len(cohorts), sum(cohorts)) == (plan.cost.rounds, plan.cost.messages)
     assert 1 <= plan.schedule.participations <= plan.cost.rounds
-    assert plan.schedule.participations == 1 or ALGORITHMS[plan.algorithm].choosing.many_passes or "ftrl" in name
+    assert plan.schedule.participations == 1 or ALGORITHMS[plan.algorithm].policy.many_passes or "ftrl" in name
 
 
 @every_plan

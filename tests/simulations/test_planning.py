@@ -23,9 +23,9 @@ from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
-from quoron_server.algorithms.spec import Calibrated, Choosing, Factor, Promises
+from quoron_server.algorithms.spec import Calibrated, DefaultPolicy, Factor, Promises
 from quoron_server.parameters import Parameters
-from quoron_server.plan import Allowance, RunPlan
+from quoron_server.plan import PolicyInputs, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import Rounds, gradients
 from quoron_server.silos import Silos, in_silos
@@ -80,7 +80,7 @@ def pretended(
         verifier=lambda _: None,
         maker=lambda _: None,  # type: ignore[arg-type, return-value]
         factor=Factor(factor, factor),
-        choosing=Choosing(many_passes=passes == "many", removes_outliers=removes_outliers),
+        policy=DefaultPolicy(many_passes=passes == "many", removes_outliers=removes_outliers),
     )
 
 
@@ -96,7 +96,7 @@ def best_local(trust: bool, *infos: RegisteredAlgorithm) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)
-    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=Allowance())
+    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=PolicyInputs())
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
@@ -305,7 +305,7 @@ def sentences(name: str) -> list[str]:
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
     )
-    _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=Allowance())
+    _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=PolicyInputs())
     rows = dict(plan_rows(Plan(plan, (candidate,))))
     return [
         choice,

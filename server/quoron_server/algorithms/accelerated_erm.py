@@ -65,7 +65,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     NoBlackBoxes,
     Promises,
@@ -723,5 +723,5 @@ SPEC = AlgorithmSpec(
     printed=lowy_erm.PRINTED,
     factor=Factor(known=8.0, unknown=1.5),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
-    choosing=Choosing(many_passes=True, removes_outliers=True),
+    policy=DefaultPolicy(many_passes=True, removes_outliers=True),
 )

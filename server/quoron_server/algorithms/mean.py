@@ -66,7 +66,7 @@ from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     Promises,
     statistical_floor,
@@ -469,7 +469,7 @@ RECENTRED_SPEC = AlgorithmSpec(
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
     noise_ignores_domain=True,
-    choosing=Choosing(many_passes=True, curve_step=4),
+    policy=DefaultPolicy(many_passes=True, curve_step=4),
 )
 MEAN = replace(
     RECENTRED_SPEC,

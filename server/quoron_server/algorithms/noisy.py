@@ -67,7 +67,7 @@ from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     NoBlackBoxes,
     Promises,
@@ -661,7 +661,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         planner=Planner(name, partial(_several, schemes), partial(_chosen_several, schemes), check=_check),
         verifier=partial(_verify, schemes),
         factor=factor,
-        choosing=Choosing(many_passes=True, curve_step=curve_step),
+        policy=DefaultPolicy(many_passes=True, curve_step=curve_step),
     )
 
 

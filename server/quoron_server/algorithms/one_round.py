@@ -30,14 +30,14 @@ from quoron_server.algorithms.references import WANG_2018, ours
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     NoBlackBoxes,
     Promises,
     loss_scale,
 )
 from quoron_server.parameters import Parameters
-from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
+from quoron_server.plan import PolicyDecision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 
@@ -296,11 +296,11 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
 
 
-def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:
+def _rule(_plan: RunPlan, allowed: PolicyInputs) -> PolicyDecision:
     if allowed.budget.max_rounds is not None:
-        return Verdict(True, "no more of the rounds that are allowed would leave less, and it needs one")
+        return PolicyDecision(True, "no more of the rounds that are allowed would leave less, and it needs one")
     taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
-    return Verdict(taken, ONE if taken else "")
+    return PolicyDecision(taken, ONE if taken else "")
 
 
 SPEC = AlgorithmSpec(
@@ -318,5 +318,5 @@ SPEC = AlgorithmSpec(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
+    policy=DefaultPolicy(rule=_rule, fewer_rounds=(1,)),
 )

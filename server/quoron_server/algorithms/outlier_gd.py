@@ -51,7 +51,7 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     NoBlackBoxes,
     Promises,
@@ -260,5 +260,5 @@ SPEC = AlgorithmSpec(
     no_black_boxes=NoBlackBoxes(
         "it has no clip; it leaves out answers that are far from the others", even_curated=False
     ),
-    choosing=Choosing(many_passes=True, curve_step=4, removes_outliers=True),
+    policy=DefaultPolicy(many_passes=True, curve_step=4, removes_outliers=True),
 )

@@ -37,7 +37,7 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    Choosing,
+    DefaultPolicy,
     Factor,
     NoBlackBoxes,
     Promises,
@@ -231,5 +231,5 @@ SPEC = AlgorithmSpec(
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
-    choosing=Choosing(many_passes=True),
+    policy=DefaultPolicy(many_passes=True),
 )

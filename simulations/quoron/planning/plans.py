@@ -29,7 +29,7 @@ from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
 from quoron_server.algorithms.spec import start_risk, told, trivial_risk
 from quoron_server.parameters import Kind, PrintedParameters
-from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Allowance, Budget, Privacy, RunPlan
+from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Budget, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json, sentence
@@ -247,7 +247,7 @@ def choose(
     budget_of(config).check_plan(planned.plan)
     taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
     numbers = planned.plan.parameters
-    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
+    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.policy.remarks(planned.plan)
     said = (*unbearable(problem, taken), *own)
     lost = () if silos is None else warnings(planned.plan, silos.sizes)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
@@ -271,7 +271,7 @@ def rounds_curve(
         return None
     measured = info.factor.of(problem) is not None
     points = {}
-    for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
+    for rounds in round_grid(LARGEST_ROUNDS)[:: info.policy.curve_step]:
         with suppress(QuoronError):
             plan = _plan(info, config, problem, given, rounds)
             points[rounds] = plan.predicted_excess_risk if measured else plan.guessed_excess_risk
@@ -300,11 +300,11 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection)
-    allowed = Allowance(budget, one_machine and not federated, _participation(config))
+    allowed = PolicyInputs(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_model in TRUSTED
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
-        rules = [info for info in algorithms.values() if info.choosing.rule is not None]
+        rules = [info for info in algorithms.values() if info.policy.rule is not None]
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
@@ -328,7 +328,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     wanted = privacy_of(config)
     left = wanted if wanted.min_cohort is None else left_by_min_cohort(wanted, spent=False)
     for info in algorithms.values():
-        too_few = info.choosing.too_few
+        too_few = info.policy.too_few
         if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
             here = config.privacy.epsilon  # less than the user's own, where a share of that pays for private bounds
             needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
@@ -341,7 +341,7 @@ def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) 
     budget, usual = budget_of(config), _candidate(info, config, problem)
     if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
         return usual
-    for rounds in info.choosing.fewer_rounds if _keeps_answers(info, config) else ():
+    for rounds in info.policy.fewer_rounds if _keeps_answers(info, config) else ():
         with suppress(QuoronError):
             plan = _plan(info, config, problem, {"rounds": rounds})
             if not budget.exceeded(plan):

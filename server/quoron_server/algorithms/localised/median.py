@@ -48,7 +48,7 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Choosing, Promises
+from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, DefaultPolicy, Promises
 from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -269,5 +269,5 @@ SPEC = AlgorithmSpec(
     maker=CoordinateMedian,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(remarks=against_mean),
+    policy=DefaultPolicy(remarks=against_mean),
 )
