@@ -119,7 +119,7 @@ class Parameters(ABC):
         """Whether every round releases fresh Gaussian noise alone, of everybody, and is as much μ-GDP as the others."""
         return False
 
-    def outgrown(self, last: Mapping[str, Any]) -> bool:
+    def forecast_broken(self, last: Mapping[str, Any]) -> bool:
         """Whether what the last round made public says that users' answers were longer than a forecast takes them."""
         del last
         return False

@@ -425,7 +425,7 @@ class PolicyInputs:
     participation: float = 1.0  # declared share of those asked who are expected to answer
 
 
-class PolicyDecision(NamedTuple):
+class Decision(NamedTuple):
     """What a method's own rule says of a plan."""
 
     taken: bool

@@ -23,7 +23,7 @@ from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
-from quoron_server.algorithms.spec import Calibrated, DefaultPolicy, Factor, Promises
+from quoron_server.algorithms.spec import Calibrated, Factor, Policy, Promises
 from quoron_server.parameters import Parameters
 from quoron_server.plan import PolicyInputs, RunPlan
 from quoron_server.problem import Problem
@@ -80,7 +80,7 @@ def pretended(
         verifier=lambda _: None,
         maker=lambda _: None,  # type: ignore[arg-type, return-value]
         factor=Factor(factor, factor),
-        policy=DefaultPolicy(many_passes=passes == "many", removes_outliers=removes_outliers),
+        policy=Policy(many_passes=passes == "many", removes_outliers=removes_outliers),
     )
 
 

@@ -66,8 +66,8 @@ from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
-    DefaultPolicy,
     Factor,
+    Policy,
     Promises,
     statistical_floor,
 )
@@ -195,7 +195,7 @@ class MeanSGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Settings:
     """What is chosen of a run."""
 
     sampling: Sampling
@@ -275,7 +275,7 @@ def _check(inputs: _Inputs) -> None:
     require_cohorts(inputs.name, inputs.problem, 1)
 
 
-def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Settings]]]:
     """The fewest answers among about the best; where that draws, everybody's, too."""
     found = _tried(inputs)
     if (first := best(found)) is None:
@@ -285,7 +285,7 @@ def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
     yield Candidate(first.risk, first.price, [first.of, *others])
 
 
-def _chosen(inputs: _Inputs, found: Candidate[list[_Run]]) -> Calibrated:
+def _chosen(inputs: _Inputs, found: Candidate[list[_Settings]]) -> Calibrated:
     drawn, *everybody = (_calibrated(inputs, run) for run in found.of)
     for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
         assert drawn.risk is not None
@@ -302,7 +302,7 @@ def _missing(inputs: _Inputs) -> Infeasible:
     return Infeasible.too_few(NAME, condition, users + 1, also=", or recentred-sgd")
 
 
-def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
+def _tried(inputs: _Inputs) -> list[Candidate[_Settings]]:
     """Return all cohorts and rounds, their noise by a central limit."""
     problem, options = inputs.problem, inputs.options
     total = gdp.mu_for(inputs.privacy.epsilon, inputs.privacy.delta)
@@ -324,7 +324,7 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
 
 def _predicted(
     inputs: _Inputs, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
-) -> list[Candidate[_Run]]:
+) -> list[Candidate[_Settings]]:
     """Return the best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     problem, feasible = inputs.problem, []
     for rate, rounds, mu in wanted:
@@ -343,7 +343,7 @@ def _best_steps(
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
-) -> list[Candidate[_Run]]:
+) -> list[Candidate[_Settings]]:
     """Return the best step and suffix for each (rate, rounds, first radius, μ)."""
     problem, first = inputs.problem, inputs.clip_norm
     seen = smoothed(problem, parameter)
@@ -372,7 +372,7 @@ def _best_steps(
     shares = (1.0, *LATE) if late else None
     found = best_phases(seen, rounds, variances, step_size=inputs.options.step_size, steps=tried, shares=shares)
     return [
-        Candidate(risk + extra, (rate * phase.rounds,), _Run(sampling, rate, parameter, phase))
+        Candidate(risk + extra, (rate * phase.rounds,), _Settings(sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
 
@@ -417,7 +417,7 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(inputs: _Inputs, run: _Run) -> Calibrated:
+def _calibrated(inputs: _Inputs, run: _Settings) -> Calibrated:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
     draws = schedule_of(run.sampling, problem.users, cohort, rounds)
@@ -469,7 +469,7 @@ RECENTRED_SPEC = AlgorithmSpec(
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
     noise_ignores_domain=True,
-    policy=DefaultPolicy(many_passes=True, curve_step=4),
+    policy=Policy(many_passes=True, curve_step=4),
 )
 MEAN = replace(
     RECENTRED_SPEC,

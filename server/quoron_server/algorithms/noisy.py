@@ -53,23 +53,15 @@ from quoron_server.algorithms.averaged_sgd import (
 from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
 from quoron_server.algorithms.optimisers import SGD as PLAIN
 from quoron_server.algorithms.optimisers import Moments, Optimiser, OptimiserOptions
-from quoron_server.algorithms.references import (
-    ABADI_2016,
-    MCMAHAN_2018,
-    POLYAK_1992,
-    WANG_2019,
-    Origin,
-    ours,
-    theirs,
-)
+from quoron_server.algorithms.references import ABADI_2016, MCMAHAN_2018, POLYAK_1992, WANG_2019, Origin, ours, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
-    DefaultPolicy,
     Factor,
     NoBlackBoxes,
+    Policy,
     Promises,
     statistical_floor,
 )
@@ -661,7 +653,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         planner=Planner(name, partial(_several, schemes), partial(_chosen_several, schemes), check=_check),
         verifier=partial(_verify, schemes),
         factor=factor,
-        policy=DefaultPolicy(many_passes=True, curve_step=curve_step),
+        policy=Policy(many_passes=True, curve_step=curve_step),
     )
 
 

@@ -27,17 +27,9 @@ from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.references import WANG_2018, ours
-from quoron_server.algorithms.spec import (
-    AlgorithmSpec,
-    Calibrated,
-    DefaultPolicy,
-    Factor,
-    NoBlackBoxes,
-    Promises,
-    loss_scale,
-)
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Policy, Promises, loss_scale
 from quoron_server.parameters import Parameters
-from quoron_server.plan import PolicyDecision, PolicyInputs, Privacy, RunPlan
+from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 
@@ -296,11 +288,11 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
 
 
-def _rule(_plan: RunPlan, allowed: PolicyInputs) -> PolicyDecision:
+def _rule(_plan: RunPlan, allowed: PolicyInputs) -> Decision:
     if allowed.budget.max_rounds is not None:
-        return PolicyDecision(True, "no more of the rounds that are allowed would leave less, and it needs one")
+        return Decision(True, "no more of the rounds that are allowed would leave less, and it needs one")
     taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
-    return PolicyDecision(taken, ONE if taken else "")
+    return Decision(taken, ONE if taken else "")
 
 
 SPEC = AlgorithmSpec(
@@ -318,5 +310,5 @@ SPEC = AlgorithmSpec(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    policy=DefaultPolicy(rule=_rule, fewer_rounds=(1,)),
+    policy=Policy(rule=_rule, fewer_rounds=(1,)),
 )

@@ -51,9 +51,9 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    DefaultPolicy,
     Factor,
     NoBlackBoxes,
+    Policy,
     Promises,
     known_worth,
     statistical_floor,
@@ -260,5 +260,5 @@ SPEC = AlgorithmSpec(
     no_black_boxes=NoBlackBoxes(
         "it has no clip; it leaves out answers that are far from the others", even_curated=False
     ),
-    policy=DefaultPolicy(many_passes=True, curve_step=4, removes_outliers=True),
+    policy=Policy(many_passes=True, curve_step=4, removes_outliers=True),
 )

@@ -48,15 +48,7 @@ from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, C
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import (
-    ITERATES,
-    AlgorithmSpec,
-    Calibrated,
-    DefaultPolicy,
-    Factor,
-    Promises,
-    trivial_risk,
-)
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Policy, Promises, trivial_risk
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -513,5 +505,5 @@ SPEC = AlgorithmSpec(
     printed=lowy_iterates.PRINTED,
     factor=Factor(known=1.5, unknown=1.5),
     no_black_boxes=ITERATES,
-    policy=DefaultPolicy(removes_outliers=True),
+    policy=Policy(removes_outliers=True),
 )

@@ -365,7 +365,7 @@ def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
     return sorted({round(smallest * 2 ** (k / 2)) for k in range(count + 1)} | {largest})
 
 
-def halves(users: int, phases: int) -> list[int]:
-    """Return users of each phase: halves of what is left; the last phase has as many as the one before."""
+def geometric_phases(users: int, phases: int) -> list[int]:
+    """Return the users of geometric phases: half of what is left in each; the last has as many as the one before."""
     sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
     return [*sizes, users - sum(sizes)]

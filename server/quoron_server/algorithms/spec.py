@@ -18,7 +18,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import Pair
-    from quoron_server.plan import PolicyDecision, PolicyInputs
+    from quoron_server.plan import Decision, PolicyInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,13 @@ PlanFunction = Callable[[Problem, Privacy, Any], Calibrated]  # problem, privacy
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultPolicy:
+class Policy:
     """How `auto`, a rounds curve and `quoron plan` come to an algorithm's plans, and what they say of them."""
 
     many_passes: bool = False  # whether it may ask a user more than once
     removes_outliers: bool = False
     # Whether `auto`'s public rule takes this plan, with such inputs; None: it goes by predicted risks.
-    rule: "Callable[[RunPlan, PolicyInputs], PolicyDecision] | None" = None
+    rule: "Callable[[RunPlan, PolicyInputs], Decision] | None" = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     # The share of users who are expected to answer comes last.
     too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
@@ -232,7 +232,7 @@ class AlgorithmSpec:
     printed: Printed | None = None  # the same as its paper prints it, where it is one of the four papers'
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
-    policy: DefaultPolicy = DefaultPolicy()
+    policy: Policy = Policy()
 
     @property
     def paper(self) -> str:

@@ -37,9 +37,9 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
-    DefaultPolicy,
     Factor,
     NoBlackBoxes,
+    Policy,
     Promises,
     known_worth,
     statistical_floor,
@@ -231,5 +231,5 @@ SPEC = AlgorithmSpec(
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
-    policy=DefaultPolicy(many_passes=True),
+    policy=Policy(many_passes=True),
 )

@@ -7,10 +7,10 @@ The rule, in order, over the plans that are feasible and predicted to be better 
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
    (docs/results.md, "Adversarial users"): up to one in twenty change nothing but the sentence; of more, the recommended
    method, which asks and clips each once, and removal where that is infeasible;
-3. a method whose own rule of n, d, ε and what may be asked takes the problem (`DefaultPolicy.rule`): everybody may be
-   asked in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed on
-   some tables and tested on others (docs/choosing.md). Where each user has a machine of its own, and users are publicly
-   known to be alike in every direction, the recommended method comes first if its bound is no larger;
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Policy.rule`): everybody may be
+   asked in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed
+   on some tables and tested on others (docs/choosing.md). Where each user has a machine of its own, and users are
+   publicly known to be alike in every direction, the recommended method comes first if its bound is no larger;
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
@@ -27,7 +27,7 @@ from typing import Any
 
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import RegisteredAlgorithm
-from quoron_server.plan import PolicyDecision, PolicyInputs, RunPlan, TrustModel
+from quoron_server.plan import Decision, PolicyInputs, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
@@ -247,10 +247,10 @@ def unbearable(problem: Problem, info: RegisteredAlgorithm) -> tuple[str, ...]:
     )
 
 
-def _verdict(info: RegisteredAlgorithm, candidate: Candidate, allowed: PolicyInputs) -> PolicyDecision:
+def _verdict(info: RegisteredAlgorithm, candidate: Candidate, allowed: PolicyInputs) -> Decision:
     """Return whether the method's own rule takes its plan."""
     rule = info.policy.rule
-    return PolicyDecision(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
+    return Decision(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
 
 
 def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: PolicyInputs) -> bool:

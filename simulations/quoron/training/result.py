@@ -332,7 +332,7 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
             "forecast does not hold, and a model that is better than none need not use any column. Declare ranges "
             "nearer to where the values are, or none, which buys them; ask more users, or raise epsilon."
         )
-    if last and plan.parameters.outgrown(last):
+    if last and plan.parameters.forecast_broken(last):
         yield (
             "the clip radius was still at the most that it may be when the run ended: users' answers were longer than "
             "the plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do "

@@ -11,12 +11,7 @@ from contracts.scenes import make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmSpec
-from quoron_server.algorithms.averaged_sgd import (
-    PhaseModel,
-    averaging,
-    excess_risks,
-    released_excess,
-)
+from quoron_server.algorithms.averaged_sgd import PhaseModel, averaging, excess_risks, released_excess
 
 PROBLEM = problem_of(
     users=1000,

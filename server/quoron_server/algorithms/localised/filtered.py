@@ -51,7 +51,7 @@ from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
-    DefaultPolicy,
+    Policy,
     Promises,
     trivial_risk,
 )
@@ -316,5 +316,5 @@ SPEC = AlgorithmSpec(
     maker=OutlierFilter,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    policy=DefaultPolicy(removes_outliers=True),
+    policy=Policy(removes_outliers=True),
 )

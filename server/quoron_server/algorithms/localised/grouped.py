@@ -31,7 +31,7 @@ from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step
 from quoron_server.algorithms.localised.phased import GroupedParameters, Phase, PlacedMean, Shape, Share, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, DefaultPolicy, Factor, Promises
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Policy, Promises
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -224,5 +224,5 @@ SPEC = AlgorithmSpec(
     maker=PlacedMean,
     factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
-    policy=DefaultPolicy(many_passes=True),
+    policy=Policy(many_passes=True),
 )

@@ -23,13 +23,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
-from quoron_privacy.robust.filter.concentration import (
-    LARGEST_COHORT,
-    cohort_scores,
-    score_error,
-    score_summary,
-    usable,
-)
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, score_summary, usable
 from quoron_server.algorithms import search
 from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.localised.phased import (
@@ -48,7 +42,7 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, DefaultPolicy, Promises
+from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Policy, Promises
 from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -269,5 +263,5 @@ SPEC = AlgorithmSpec(
     maker=CoordinateMedian,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    policy=DefaultPolicy(remarks=against_mean),
+    policy=Policy(remarks=against_mean),
 )

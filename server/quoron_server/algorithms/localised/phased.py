@@ -45,13 +45,7 @@ from quoron_privacy.robust.filter.concentration import recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import noisy, search
-from quoron_server.algorithms.averaged_sgd import (
-    Number,
-    PhaseModel,
-    excess_risks,
-    step_grid,
-    suffix_shares,
-)
+from quoron_server.algorithms.averaged_sgd import Number, PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid

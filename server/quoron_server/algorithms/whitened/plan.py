@@ -16,10 +16,10 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, DefaultPolicy, Factor, NoBlackBoxes, Promises
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Policy, Promises
 from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
-from quoron_server.plan import PolicyDecision, PolicyInputs, Privacy, RunPlan
+from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -134,19 +134,19 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[float | None]:
     return [*[None] * (p.first + p.gradients), vote]
 
 
-def taken(plan: RunPlan, allowed: PolicyInputs) -> PolicyDecision:
+def taken(plan: RunPlan, allowed: PolicyInputs) -> Decision:
     """Return whether all users may be asked in every round: always on one machine with all rows, else if enough answer.
 
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
     answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
     if allowed.participation < LEAST_PARTICIPATION:
-        return PolicyDecision(
+        return Decision(
             False, f"where {LEAST_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken"
         )
     if allowed.everybody:
-        return PolicyDecision(True, "one machine holds all rows, and may ask everybody in every round")
-    return PolicyDecision(
+        return Decision(True, "one machine holds all rows, and may ask everybody in every round")
+    return Decision(
         True, f"everybody may be asked {plan.cost.rounds} times, as budget.answers_per_user may say otherwise"
     )
 
@@ -325,7 +325,7 @@ SPEC = AlgorithmSpec(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and for losses, which no gradient tells"
     ),
-    policy=DefaultPolicy(
+    policy=Policy(
         many_passes=True,
         rule=taken,
         too_few=too_few,
