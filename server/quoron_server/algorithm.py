@@ -47,7 +47,7 @@ class Update(Generic[S]):
 
 @cache
 def _names(kind: Any) -> tuple[str, ...] | None:
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
 
 
 # names_of(kind): the fields of a dataclass, in order, looked up once, for a round reads many; None of any other type.

@@ -58,7 +58,7 @@ class Asked:
         if refusal is not None and curated and not refusal.even_curated:
             return _without_outliers(self, seed)
         if refusal is not None:
-            fit = ", ".join(name for name, each in ALGORITHMS.items() if each.no_black_boxes is None)
+            fit = ", ".join(name for name, spec in ALGORITHMS.items() if spec.no_black_boxes is None)
             raise ConfigError(
                 f"Expected an algorithm whose guarantee rests on the server alone ({fit}), got "
                 f"algorithm={algorithm!r}: {refusal.why}."
@@ -81,7 +81,7 @@ class Asked:
 
 def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the algorithm works without a clip norm, and gets the step that nobody could choose."""
-    known = {name: {each.name for each in fields(spec.options)} for name, spec in ALGORITHMS.items()}
+    known = {name: {item.name for item in fields(spec.options)} for name, spec in ALGORITHMS.items()}
     if "clip" not in known[algorithm]:
         can = ", ".join(
             name for name, spec in ALGORITHMS.items() if spec.no_black_boxes is None and "clip" in known[name]

@@ -85,7 +85,7 @@ DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """Return all of them, each once, in the order of their kinds; those of one kind in the order given."""
-    return tuple(sorted(dict.fromkeys(each for part in parts for each in part), key=lambda each: _ORDER[each.kind]))
+    return tuple(sorted(dict.fromkeys(fact for part in parts for fact in part), key=lambda fact: _ORDER[fact.kind]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Parameters(ABC):
 
     def schedule(self, problem: Problem) -> Schedule:
         """Return what follows from the rounds."""
-        return Schedule(tuple(each for each in self.stretches(problem) if each.count))
+        return Schedule(tuple(rounds for rounds in self.stretches(problem) if rounds.count))
 
     @property
     def poisson_sampling(self) -> bool:

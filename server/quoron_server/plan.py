@@ -132,7 +132,7 @@ class Guarantee:
 
     def rests_on(self, kind: Kind) -> bool:
         """Return whether something of this kind is assumed."""
-        return any(each.kind is kind for each in self.assumptions)
+        return any(assumption.kind is kind for assumption in self.assumptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class RunPlan:
         return [
             ("guarantee", guarantee),
             ("trust_model", f"{promised.trust_model}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
-            ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
+            ("assumptions", ", ".join(assumption.kind.value for assumption in promised.assumptions) or "none"),
             ("proof", promised.theorem),
             ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
             ("rounds", f"{cost.rounds:,}, {asked} users asked in each"),
@@ -268,10 +268,10 @@ class RunPlan:
             return (CountLeakage(math.inf),) * len(schedule.cohorts)
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
-            each if each.released or math.isinf(each.mu) or replaced else CountLeakage(0.0)
-            for each in schedule.count_leakage
+            stretch if stretch.released or math.isinf(stretch.mu) or replaced else CountLeakage(0.0)
+            for stretch in schedule.count_leakage
         )
-        return given if any(each.released or each.mu for each in given) else ()
+        return given if any(leakage.released or leakage.mu for leakage in given) else ()
 
     def simulated(self) -> "RunPlan":
         """Return the same plan carried out with noise from a seed."""
@@ -319,13 +319,13 @@ class RunPlan:
         if quality is not None:
             made = (PlannedRelease(quality, quality.entry(), 1, (PREFACE,), quality.effective_mu), *made)
         if paid is not None:
-            first = (PlannedRelease(paid, each, 1, (ESTIMATES,), mu, tested=True) for each, mu in paid.releases())
+            first = (PlannedRelease(paid, entry, 1, (ESTIMATES,), mu, tested=True) for entry, mu in paid.releases())
             made = (*first, *made)
         made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:
             return made
         when = (*held.rounds, EVALUATED)
-        return (*made, *(PlannedRelease(held, each, len(when), when, mu) for each, mu in held.releases()))
+        return (*made, *(PlannedRelease(held, entry, len(when), when, mu) for entry, mu in held.releases()))
 
 
 def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
@@ -336,13 +336,13 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
     cohorts = plan.schedule.cohorts
     given = plan.count_leakage() or (CountLeakage(0.0),) * len(cohorts)
     rounds: dict[tuple[int, float], list[int]] = {}
-    for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
-        free = 0.0 if each.released else each.mu
+    for round_, (asked, leakage) in enumerate(zip(cohorts, given, strict=True)):
+        free = 0.0 if leakage.released else leakage.mu
         if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []
     for (asked, free), at in rounds.items():
-        mu = max((each.mu or 0.0 for each in made if at[0] in each.rounds), default=0.0)
+        mu = max((release.mu or 0.0 for release in made if at[0] in release.rounds), default=0.0)
         paid = math.hypot(mu, min_cohort.each) if min_cohort.each else None
         found.append(PlannedRelease(min_cohort, min_cohort.entry(asked, free), len(at), at, paid))
     return tuple(found)

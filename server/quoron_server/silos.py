@@ -162,7 +162,7 @@ def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int6
     if not silos:
         return users
     begins = np.array(sorted(silos), np.int64)
-    ends = begins + np.array([silos[each] for each in begins.tolist()], np.int64)
+    ends = begins + np.array([silos[begin] for begin in begins.tolist()], np.int64)
     place = np.maximum(np.searchsorted(begins, users, side="right") - 1, 0)
     return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
 

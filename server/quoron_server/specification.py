@@ -142,7 +142,7 @@ def make_plan(specification: RunSpecification) -> RunPlan:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
     spec = ALGORITHMS[name]
     check_constants(specification)
-    privacy = Privacy(**{each.name: getattr(specification, each.name) for each in fields(Privacy)})
+    privacy = Privacy(**{item.name: getattr(specification, item.name) for item in fields(Privacy)})
     options = options_of(spec, specification.options, constants=specification.constants)
     options = summed(options) if specification.silo_sums else options
     plan = spec.plan(specification.problem, privacy, options, specification.constants, specification.seed)

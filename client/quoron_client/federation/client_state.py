@@ -131,7 +131,7 @@ class Agreement:
         """Write the run, in place of what the state has of it."""
         size = self.counts.itemsize
         counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1)
-        told = [getattr(self, each.name) for each in fields(self)[:-3]]
+        told = [getattr(self, item.name) for item in fields(self)[:-3]]
         row = (*told, compressed(self.charged), compressed(self.answered), counts)
         database.execute(_WRITE_RUN, (_mark(row), *row))
 
@@ -267,7 +267,7 @@ CREATE TABLE state (acknowledged INTEGER NOT NULL, mark BLOB NOT NULL, salt BLOB
 INSERT INTO state VALUES (0, x'', NULL, NULL);
 PRAGMA user_version = {VERSION};
 """
-_NAMES = [each.name for each in fields(Agreement)]
+_NAMES = [item.name for item in fields(Agreement)]
 _COLUMNS, _CHANGED = ", ".join(_NAMES), ", ".join(f"excluded.{name}" for name in _NAMES)
 _WRITE_RUN = f"""INSERT INTO runs (mark, {_COLUMNS}) VALUES (?{", ?" * len(_NAMES)})
     ON CONFLICT (run) DO UPDATE SET (mark, {_COLUMNS}) = (excluded.mark, {_CHANGED})"""
@@ -542,7 +542,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         """
         with self._transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
-            lacking = [each for each in known if each[0] not in have]
+            lacking = [run for run in known if run[0] not in have]
             if lacking and not self._new_record:
                 raise LedgerError(
                     f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its "
@@ -698,7 +698,7 @@ class ClientState(AbstractContextManager["ClientState"]):
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """Return the kept answer to this question; None after an answer in a later round."""
-        return next((each.answer for each in self.kept(run, round) if each.digest == digest), None)
+        return next((kept.answer for kept in self.kept(run, round) if kept.digest == digest), None)
 
     def _is_past(self, run: str, round: int) -> bool:
         """Return whether a later round was answered.

@@ -340,7 +340,7 @@ def _is_timely(message: federation.ServerMessage) -> bool:
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
     """Return the runs that, to the coordinator, this key has agreed to. Raises WireError for impossible ones."""
-    charges = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
+    charges = [(agreement.run, agreement.epsilon, agreement.delta) for agreement in enrolled.agreed]
     if len(charges) > MOST_TOLD or not all(
         0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in charges
     ):

@@ -121,7 +121,7 @@ class Worker:
         has more persons than the silo declared; a client that is enrolled already logs it instead. Raises ConfigError
         where the file may not be read yet, and the owner does not declare whose it is.
         """
-        timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in owner.accept_trust_models]
+        timely = [model for model in (PUBLIC_PARTICIPATION, TWO_SERVERS) if model in owner.accept_trust_models]
         if timely:
             _check_declared(owner, timely[0])
             return cls(owner, record, owner.people or 1)
@@ -234,7 +234,7 @@ class Worker:
             self.parts[part.terms.run] = part
             while len(self.parts) > MOST_RUNS:
                 self.parts.pop(next(iter(self.parts)))
-            sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
+            sizes = {run: part.batch.features.size for run, part in self.parts.items() if part.batch is not None}
             numbers, most = sum(sizes.values()), self._most
             for run in list(sizes)[:-1]:
                 if numbers <= most:
@@ -349,15 +349,15 @@ class Worker:
         """
         record, asked, name = self.record, query.asked, query.name
         kept = record.kept(*name[:2])
-        before = next((each for each in kept if each.digest == name[2]), None)
+        before = next((stored for stored in kept if stored.digest == name[2]), None)
         if before is not None and before.answer is not None and query.whole is not None:
             return before.answer
-        if any((each.tasks is None) != (query.whole is not None) for each in kept):
+        if any((stored.tasks is None) != (query.whole is not None) for stored in kept):
             return "the round was already answered, in another form"
         found, same = _no_answers(query.part, query.task, len(asked)), np.zeros(len(asked), np.bool_)
         # A client of one user repeats its answer to the same question only; a silo may be asked for other persons.
-        for each in kept if self.is_silo else filter(None, [before]):
-            self._repeat(query, each, found, same)
+        for stored in kept if self.is_silo else filter(None, [before]):
+            self._repeat(query, stored, found, same)
         new = np.zeros(len(asked), np.bool_)
         if before is None:
             new = record.may_answer(*name[:2], asked, **query.rules)[0]

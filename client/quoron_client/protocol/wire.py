@@ -433,7 +433,7 @@ class Field(NamedTuple):
 def fields_of(kind: Any) -> tuple[Field, ...]:
     """Return the fields of a dataclass, see `read`."""
     annotations = get_type_hints(kind, include_extras=True)
-    return tuple(_field(each.name, annotations[each.name]) for each in fields(kind))
+    return tuple(_field(item.name, annotations[item.name]) for item in fields(kind))
 
 
 def _field(name: str, annotation: Any) -> Field:

@@ -42,7 +42,7 @@ _PLACES = {  # the module with the AlgorithmSpec of each, in the order of lists
 @cache
 def _registered(name: str) -> RegisteredAlgorithm:
     held = vars(import_module(f"{__name__}.{_PLACES[name]}")).values()
-    spec = next(each for each in held if isinstance(each, AlgorithmSpec) and each.name == name)
+    spec = next(value for value in held if isinstance(value, AlgorithmSpec) and value.name == name)
     return RegisteredAlgorithm(**{field.name: getattr(spec, field.name) for field in fields(spec)})
 
 

@@ -317,8 +317,8 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Settings]]:
     ]
     return [
         candidate
-        for sampling, some in groupby(grid, lambda each: inputs.sampling(each[0]))  # everybody comes first
-        for candidate in _predicted(inputs, sampling, [(*each, ranked_mu(sampling, *each, total)) for each in some])
+        for sampling, some in groupby(grid, lambda pair: inputs.sampling(pair[0]))  # everybody comes first
+        for candidate in _predicted(inputs, sampling, [(*pair, ranked_mu(sampling, *pair, total)) for pair in some])
     ]
 
 
@@ -348,7 +348,7 @@ def _best_steps(
     problem, first = inputs.problem, inputs.clip_norm
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
-    rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
+    rounds, cohorts = [numbers[1] for numbers in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
     units = np.array([mean_sensitivity(1.0, int(cohort), moved_by(sampling)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
@@ -424,7 +424,7 @@ def _calibrated(inputs: _Inputs, run: _Settings) -> Calibrated:
     mu = draws.round_mu(privacy.epsilon, delta)
     fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
     final = _predicted(fixed, run.sampling, [(run.rate, rounds, mu)])
-    chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
+    chosen = best((candidate for candidate in final if candidate.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
         raise _missing(inputs)
     phase = chosen.of.phase

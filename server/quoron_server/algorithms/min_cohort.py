@@ -168,7 +168,7 @@ def with_min_cohort(
         cohorts,
         participations=own.schedule.participations,
         rest=(alone.epsilon, alone.delta),
-        free=[each.mu for each in given],
+        free=[leakage.mu for leakage in given],
         room=room,
         present=_present(own),
         beta=min_cohorts.BETA / 2 if own.parameters.poisson_sampling else min_cohorts.BETA,
@@ -296,9 +296,9 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
 
 def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     """A release of the round tells how many answered, as finely as is said."""
-    for each in plan.schedule.releases:
-        teller = each.mechanism
-        if round_ in each.rounds and isinstance(teller, min_cohorts.TellsPresence):
+    for planned in plan.schedule.releases:
+        teller = planned.mechanism
+        if round_ in planned.rounds and isinstance(teller, min_cohorts.TellsPresence):
             finest = 1 / (teller.users * teller.presence_deviation)
             if 0 < given.mu <= finest * (1 + 1e-9):
                 return

@@ -182,7 +182,7 @@ class AdaptiveClip:
             presence = presence.seen(told.presence, scale / weights[3])
         there = presence.share if weights[3] else 1.0
         beyond, within = told.beyond / there, told.within / there
-        if not all(math.isfinite(each) for each in (radius, beyond, within)):
+        if not all(math.isfinite(number) for number in (radius, beyond, within)):
             return first * REACH, presence
         far = (1 - beyond + length) / (1 - self.quantile)
         if far < math.exp(-GAIN):

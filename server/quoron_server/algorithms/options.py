@@ -21,7 +21,7 @@ def options_of(
     kind = spec.options_for(constants)
     if not given:
         return kind()
-    known = [each.name for each in fields(kind)]
+    known = [item.name for item in fields(kind)]
     for key in given:
         if key not in known:
             close = get_close_matches(key, known, n=1, cutoff=0.5)
@@ -40,7 +40,7 @@ def options_of(
 
 def summed(options: Any) -> Any:
     """The same, of which every question is for one release where that is a choice: all that is read is then sums."""
-    return replace(options, parts=True) if "parts" in {each.name for each in fields(options)} else options
+    return replace(options, parts=True) if "parts" in {item.name for item in fields(options)} else options
 
 
 @cache

@@ -218,7 +218,7 @@ class RegisteredAlgorithm(AlgorithmSpec):
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
         promise, own = plan.guarantee, plan.without("min_cohort")
-        stage = next((each for each in AROUND if getattr(promise, each) is not None), None)
+        stage = next((name for name in AROUND if getattr(promise, name) is not None), None)
         if stage is not None:
             check_numbers(getattr(promise, stage), stage)
             rest = plan.without(stage)
@@ -310,7 +310,7 @@ class RegisteredAlgorithm(AlgorithmSpec):
         check_numbers(plan.parameters, "parameters")
         if promise.min_cohort is not None:
             check_numbers(promise.min_cohort, "min_cohort")
-        if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
+        if missing := [assumption_text(fact) for fact in derived(plan) if fact not in promise.assumptions]:
             raise VerificationError(
                 f"Expected a guarantee of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."

@@ -89,7 +89,7 @@ def entropy(rate: float) -> float:
     >>> round(entropy(0.5), 4), round(entropy(0.03), 4)
     (0.6931, 0.1347)
     """
-    return -sum(each * math.log(each) for each in (rate, 1 - rate) if each > 0)
+    return -sum(share * math.log(share) for share in (rate, 1 - rate) if share > 0)
 
 
 def trivial_risk(problem: Problem) -> float:

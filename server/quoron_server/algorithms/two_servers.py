@@ -89,7 +89,7 @@ class WithServers:
     def init(self) -> ServersState:
         """Before the first round."""
         groups, first = self._sheet.groups, self._sheet.correlated[:1]
-        series = sum(each.length for t in first for each in self._sheet.rounds[t].blocks if each.name == SUMS)
+        series = sum(block.length for t in first for block in self._sheet.rounds[t].blocks if block.name == SUMS)
         running = np.zeros((groups + 1 if groups > 1 else 0, series))
         return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), running, self.inner.init())
 
@@ -202,7 +202,7 @@ def noise_of(key: bytes, whose: bytes, plan: RunPlan) -> ServerNoise:
 
 
 def _chains(state: ServersState) -> tuple[bytes, ...]:
-    return tuple(each.tobytes() for each in state.chains[: state.round])
+    return tuple(chain.tobytes() for chain in state.chains[: state.round])
 
 
 def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
@@ -210,7 +210,7 @@ def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
     answered = answers.answered
     group = np.arange(len(answered)) % groups
     sums = [rows.of(answers.values, answered & (group == g)) for g in range(groups)]
-    total = np.concatenate([each.total for each in sums])
+    total = np.concatenate([group_sums.total for group_sums in sums])
     return RingSums(total, None, int(np.count_nonzero(answered)), len(answered))
 
 
@@ -288,7 +288,7 @@ def require_masked(plan: RunPlan) -> None:
 def pairs(plan: RunPlan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its specification and nothing else of the plan."""
     spec = plan.spec
-    numbers = spec.groups * sum(each.length for each in spec.rounds)
+    numbers = spec.groups * sum(rows.length for rows in spec.rounds)
     return (Pair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
 
 
@@ -315,8 +315,8 @@ def server_mu(spec: MechanismSpec, part: float = 1.0) -> float:
     the sampler; where a user may be in both kinds, both are counted.
     """
     series = set(spec.correlated)
-    known = {each: _alone(each, part) for each in set(spec.rounds)}
-    alone = [0.0 if t in series else known[each] for t, each in enumerate(spec.rounds)]
+    known = {rows: _alone(rows, part) for rows in set(spec.rounds)}
+    alone = [0.0 if t in series else known[rows] for t, rows in enumerate(spec.rounds)]
     rest = math.hypot(*sorted(alone, reverse=True)[: spec.participations])
     together = max if spec.participations == 1 else math.hypot
     return together(rest, _series(spec, part)) * (1 + 1e-12)
@@ -374,7 +374,7 @@ def verify(plan: RunPlan) -> None:
         ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
     )
     spec = plan.spec
-    adjacency = {each.adjacency for each in spec.rounds}
+    adjacency = {rows.adjacency for rows in spec.rounds}
     search.require(
         plan.algorithm,
         ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),

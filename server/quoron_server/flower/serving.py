@@ -221,7 +221,7 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "At
                 f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.handshakes.why()}"
             )
         time.sleep(1.0)
-    for name in sorted(fresh, key=lambda each: (partitions[each], each)):
+    for name in sorted(fresh, key=lambda name: (partitions[name], name)):
         store.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 

@@ -79,7 +79,7 @@ class SecondServerConfig:
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
 
     def __post_init__(self) -> None:
-        if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.coordinators):
+        if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in self.coordinators):
             raise ConfigError(
                 f"Expected the fingerprints of coordinators, 64 digits of SHA-256 each, got {self.coordinators}. "
                 "Their operator's `quoron admin certs` shows them."
@@ -220,7 +220,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
                 timeout.reschedule(asyncio.get_running_loop().time() + TIMEOUT + EACH * most)
             if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
                 raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
-            entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
+            entries += [Entry(row.fingerprint, row.question_digest, row.sealed, row.group) for row in part.entries]
         if head is None or len(entries) != head.entries:
             await asyncio.sleep(_CUT_OFF)
             raise Refused("Expected as many entries as a list announces, got fewer.")

@@ -107,7 +107,7 @@ class Revocations:
                     _log.error("%s Until there is one, no client is let in.", error)
                 self._closed = True
                 raise
-            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            new = sorted(name for fingerprint, name in listed.items() if fingerprint not in self._fingerprints)
             if new:
                 names = ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else "")
                 journal.note("revoked", clients=len(listed), names=names)
@@ -197,8 +197,8 @@ def every(folder: Path) -> list[Entry]:
     found = []
     for path in (folder / TRUSTED, *folder.glob(f"*/{CERTIFICATE}")):
         several = parse(read(path), path)
-        found += [_entry(path.parent.name, each, listed) for each in (several if path.name == TRUSTED else several[:1])]
-    return sorted(found, key=lambda each: ((AUTHORITY, COORDINATOR, "client").index(each.kind), each.name))
+        found += [_entry(path.parent.name, one, listed) for one in (several if path.name == TRUSTED else several[:1])]
+    return sorted(found, key=lambda entry: ((AUTHORITY, COORDINATOR, "client").index(entry.kind), entry.name))
 
 
 def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> Entry:
@@ -316,13 +316,13 @@ def erase_forgotten(folder: Path) -> list[str]:
     gone = {key for key, name in read_revoked(folder / FILE).items() if name == FORGOTTEN}
     erased = []
     with locked(folder):
-        for each in every(folder):
-            if each.kind != AUTHORITY and each.fingerprint in gone:
-                (folder / each.name / TRUSTED).unlink(missing_ok=True)
+        for entry in every(folder):
+            if entry.kind != AUTHORITY and entry.fingerprint in gone:
+                (folder / entry.name / TRUSTED).unlink(missing_ok=True)
                 for file in (KEY, CERTIFICATE):  # last what tells that it is
-                    if (path := folder / each.name / file).exists():
+                    if (path := folder / entry.name / file).exists():
                         erase(path, secret=file == KEY)
-                        erased.append(f"{each.name}/{file}")
+                        erased.append(f"{entry.name}/{file}")
         for place in (path for path in folder.iterdir() if path.is_dir()):
             with suppress(OSError):  # unless it is empty
                 place.rmdir()
@@ -349,10 +349,10 @@ def strong(certificate: x509.Certificate) -> bool:
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    for each in authorities:
-        stands = constraints(each)
+    for authority in authorities:
+        stands = constraints(authority)
         delegates = stands is not None and stands.ca and stands.path_length != 0
-        if issued(each, chain[0]) or (delegates and leads_to(chain, [each])):
+        if issued(authority, chain[0]) or (delegates and leads_to(chain, [authority])):
             return True
     return False
 

@@ -73,7 +73,7 @@ class RateLimit:
     def wait(self, name: str, now: float) -> float:
         """Take a token; return 0, or the seconds to wait if there is none."""
         if len(self._full) >= _MOST:
-            self._full = {each: full for each, full in self._full.items() if full > now}
+            self._full = {source: full for source, full in self._full.items() if full > now}
         after = max(self._full.get(name, now), now) + self.seconds
         early = after - self.burst * self.seconds - now
         if early > 0:
@@ -126,7 +126,7 @@ class ConnectionLimiter:
         """End connections beyond the limits; return how many."""
         found = {inode: file for name in os.listdir(_FILES) if (inode := _inode(file := int(name))) is not None}
         known = {inode: place for inode, place in self._known.items() if inode in found}
-        self._known = known | {each: _far_end(found[each], port) for each in found if each not in known}
+        self._known = known | {inode: _far_end(found[inode], port) for inode in found if inode not in known}
         here = {place: inode for inode, place in self._known.items() if place is not None}
         self._admitted = {place: who for place, who in self._admitted.items() if place in here}
         unknown = [inode for place, inode in here.items() if place not in self._admitted]
@@ -344,7 +344,7 @@ class ClientPlane:
     def days_left(self) -> float | None:
         """Return days until the first certificate of a connected client expires; None without one."""
         days = (caller.days_left() for caller in self._callers.values())
-        return min((each for each in days if each is not None), default=None)
+        return min((left for left in days if left is not None), default=None)
 
     async def _catch_up(self, stream: ClientStream) -> None:
         """Announce runs that ended while a client was disconnected, so that it erases the answers that it keeps."""

@@ -107,7 +107,7 @@ class Backlog:
 
     def unread(self, user: int) -> bool:
         """Return whether an ended stream of `user` still takes memory."""
-        return any(each.user == user for each in self._unread)
+        return any(stream.user == user for stream in self._unread)
 
     def left(self, stream: "ClientStream") -> None:
         """Note a stream that was ended during a write."""

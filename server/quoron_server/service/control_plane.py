@@ -186,7 +186,7 @@ def _check_name(what: str, name: str) -> None:
 
 def _arguments(name: str, text: str) -> Document:
     """Read a command's keyword arguments. ConfigError for one too many or too few, or a value of another kind."""
-    parameters = {key: each for key, each in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
+    parameters = {key: p for key, p in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
     fields: Any = {key: (p.annotation, ... if p.default is p.empty else p.default) for key, p in parameters.items()}
     try:
         read: Document = create_model(name, __config__=_STRICT, **fields).model_validate_json(text or "{}").model_dump()

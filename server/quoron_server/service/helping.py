@@ -120,7 +120,7 @@ class Helping:
         self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
-        files = [read(each) for each in (link.authority, link.key, link.certificate)]
+        files = [read(path) for path in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         database.ensure(SCHEMA)
 
@@ -222,7 +222,7 @@ class Helping:
 
         def said() -> Iterator[helper_pb2.ListPart]:
             for start in range(0, max(1, len(entries)), _PART):
-                some = [helper_pb2.Entry(**each._asdict()) for each in entries[start : start + _PART]]
+                some = [helper_pb2.Entry(**entry._asdict()) for entry in entries[start : start + _PART]]
                 yield helper_pb2.ListPart(head=None if start else head, entries=some)
 
         seconds = TIMEOUT + EACH * len(entries)
@@ -239,7 +239,7 @@ class Helping:
     def _reply(
         self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
     ) -> Any:
-        data = self._call(lambda stub: self._whole(each.data for each in ask(stub)), missing=missing)
+        data = self._call(lambda stub: self._whole(part.data for part in ask(stub)), missing=missing)
         if data is None:
             return None
         try:
@@ -256,8 +256,8 @@ class Helping:
     def _whole(self, parts: Iterator[bytes]) -> bytes:
         """Raise ServerDisagrees for a reply that no plan has and that would fill memory."""
         data = bytearray()
-        for each in parts:
-            data += each
+        for part in parts:
+            data += part
             if len(data) > _LONGEST:
                 raise ServerDisagrees(f"Expected a reply of the second server of at most {_LONGEST:,} bytes, got more.")
         return bytes(data)
@@ -363,7 +363,7 @@ class HelpedEngine(Observer):
         """Ask everybody, keep what came, and send the list."""
         run, round_ = self.specification.run, question.round
         self._gather(question, asked)
-        entries = [self._gathered[each].entry for each in sorted(self._gathered)]
+        entries = [self._gathered[fingerprint].entry for fingerprint in sorted(self._gathered)]
         chain = next_chain(before, round_, entries)
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
@@ -394,22 +394,22 @@ class HelpedEngine(Observer):
                 "got one with others: anyone who has sent it had another coordinator's database, or it does not follow."
             )
         self._gather_all(question, asked, listed)
-        entries = [self._gathered[each].entry for each in listed]
+        entries = [self._gathered[fingerprint].entry for fingerprint in listed]
         if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise ServerDisagrees(
                 f"Expected the second server's reply to a list of run {run} whose clients send what they sent before, "
                 f"got one of other entries in round {round_}: a client's record was put back, or the second server "
                 "does not follow. Cancel the run, or put back what is newer."
             )
-        kept = [each for each in listed if each not in set(left_out)]
-        used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
+        kept = [fingerprint for fingerprint in listed if fingerprint not in set(left_out)]
+        used = next_chain(self._used(asked), round_, [self._gathered[fingerprint].entry for fingerprint in kept])
         self.helping.hold(run, round_, reply.chain)
-        total = self._totals(round_, [self._gathered[each] for each in kept])
+        total = self._totals(round_, [self._gathered[fingerprint] for fingerprint in kept])
         return RingSums(rows.less(total, lifted), used, len(kept), len(question.cohort))
 
     def _gather_all(self, question: Question, asked: RingRows, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the second server has answered has sent again what it sent before."""
-        while not all(each in self._gathered for each in listed):
+        while not all(fingerprint in self._gathered for fingerprint in listed):
             _log.warning(
                 "run %s: round %d is asked again, until those of the list of the second server %s are here",
                 self.specification.run,
@@ -446,6 +446,6 @@ class HelpedEngine(Observer):
     def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
         """Of each group, one after the other."""
         totals = np.zeros((self._groups, self._length(round_)), np.uint64)
-        for each in gathered:
-            totals[each.entry.group] += each.values
+        for share in gathered:
+            totals[share.entry.group] += share.values
         return totals.reshape(-1)

@@ -253,7 +253,7 @@ class Manager:
 
     async def runs(self) -> list[dict[str, Any]]:
         """Return the state of every run, in order of submission; of open ones with their connected members."""
-        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+        return [run | self.sessions.standing(run["run"]) for run in await self.records.runs()]
 
     async def feed(self, run: str) -> Feed:
         """Return the public events of a run. Raises UnknownRun for an unknown name."""

@@ -75,7 +75,7 @@ def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str
 
 def text(families: Iterable[Metric]) -> str:
     """Prometheus' text format, version 0.0.4; families without samples are left out."""
-    found: Any = SimpleNamespace(collect=lambda: [each for each in families if each.samples])
+    found: Any = SimpleNamespace(collect=lambda: [family for family in families if family.samples])
     return generate_latest(found).decode()
 
 
@@ -231,7 +231,7 @@ class Metrics(ServerMetrics[Stored]):
         groups = stored.groups.items()
         yield family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
         limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
-        limit, epsilon, mu = ([(labels, each[place]) for labels, each in limits] for place in range(3))
+        limit, epsilon, mu = ([(labels, numbers[place]) for labels, numbers in limits] for place in range(3))
         yield family("epsilon_limit", "The group's limit.", limit)
         yield family("epsilon_left", "The largest ε of a run that still fits, with δ = 0 and no μ.", epsilon)
         yield family("mu_left", "The largest μ of a Gaussian run that still fits.", mu)

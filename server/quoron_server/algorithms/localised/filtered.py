@@ -277,7 +277,7 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
         return np.where(possible, inputs.distance * noise(sizes, near) / sizes, np.inf)
 
     found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
-    return [each for each in found if math.isfinite(each.risk)]
+    return [candidate for candidate in found if math.isfinite(candidate.risk)]
 
 
 def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:

@@ -95,8 +95,8 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
         noise = _noise(problem, inputs.privacy, len(shape.shares))
         scales = [math.hypot(*(_shift(problem, share) for share in shares)) * noise for _, shares in fitting]
         phases = [
-            _phase(problem, each, steps / shape.shrink**index, suffixes, np.array(scales))
-            for index, each in enumerate(zip(*(shares for _, shares in fitting), strict=True))
+            _phase(problem, share, steps / shape.shrink**index, suffixes, np.array(scales))
+            for index, share in enumerate(zip(*(shares for _, shares in fitting), strict=True))
         ]
         risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
         for place, (_, shares) in enumerate(fitting):

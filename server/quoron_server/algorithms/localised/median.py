@@ -173,13 +173,13 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
 
     def scale(sizes: Vector, first_steps: Vector) -> Vector:
         pairs = zip(sizes, first_steps * inputs.beta, strict=True)
-        return length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
+        return length * np.array([factor(int(size), step) if step <= 2 else math.inf for size, step in pairs])
 
     most = MOST_COHORTS if inputs.beta else MOST_FLAT_COHORTS
     sizes = cohorts(inputs, round_grid(most), least=3, most=LARGEST_COHORT)
     fixed, steps = options.step_size, _steps(inputs.beta)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
-    return [each for each in found if math.isfinite(each.risk)]
+    return [candidate for candidate in found if math.isfinite(candidate.risk)]
 
 
 def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:

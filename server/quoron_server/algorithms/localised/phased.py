@@ -492,8 +492,9 @@ def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
     sizes = cohorts(inputs, round_grid(max(1, min(problem.users, LARGEST_ROUNDS))))
 
     def scale(tried: Vector, _steps: Vector) -> Vector:
-        each, which = np.unique(tried, return_inverse=True)
-        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, inputs.privacy) for cohort in each]
+        distinct, which = np.unique(tried, return_inverse=True)
+        shifts = (shift_per_step(problem, int(cohort)) for cohort in distinct)
+        noise = [noisy.noise_scale(shift, problem, inputs.privacy) for shift in shifts]
         return np.array(noise)[which]
 
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
@@ -527,14 +528,14 @@ def verify(plan: RunPlan) -> None:
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
-    mus = (sensitivity_recount.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
+    mus = (sensitivity_recount.mu(far * phase.step_size, phase.release_scale, problem.dimension) for phase in p.phases)
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
 def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
-    found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
+    found = [(far * phase.step_size / phase.release_scale, phase.rounds) for phase in p.phases]
     return [once for once, rounds in found for _ in range(rounds)]
 
 
