@@ -30,7 +30,7 @@ while.
 
 What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
 
-    tally = Tally(rules, users)
+    tally = RowCounts(rules, users)
     tally.add(owners, block.marks)          # of rows that `fused.encode` has read
     tally.fitting(everybody=True)
 
@@ -401,7 +401,7 @@ def held_at_end(label: str) -> str:
     )
 
 
-class Tally:
+class RowCounts:
     """Sums over the rows of some users, a block at a time, and what share of their rows they are."""
 
     def __init__(self, rules: Encoding, users: int) -> None:
@@ -463,7 +463,7 @@ class Block:
     features: NDArray[np.float32]  # (N, p), norms at most the feature norm
     labels: NDArray[np.float64]  # (N,)
     weights: NDArray[np.float64]  # (N,) in [0, 1], or empty where all count alike
-    marks: Marks  # (N, B): see `Tally`
+    marks: Marks  # (N, B): see `RowCounts`
     weighted: bool
 
     @classmethod

@@ -34,9 +34,9 @@ it has seen of each coordinator's store, and refuses an older store by name:
 
     >>> word, head = "0" * 16, "a" * 64
     >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
-    >>> print(objection(Seen(word, word, 7, head), claim, 7))
+    >>> print(objection(SeenStore(word, word, 7, head), claim, 7))
     None
-    >>> print(objection(Seen(word, word, 8, head), claim, 8))
+    >>> print(objection(SeenStore(word, word, 8, head), claim, 8))
     7 rows of the lifetime ledger, where this client saw 8
 
 A store has a random word, and another each time it is restored: the last is its incarnation. Within one,
@@ -76,7 +76,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.durable import Tally
+from quoron_client.durable import HighWaterMark
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import ConfigError, LedgerError, WireError, printable
@@ -183,7 +183,7 @@ class StoreClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenStore:
     """What a client has seen of a coordinator's store."""
 
     root: str  # its first word
@@ -192,7 +192,7 @@ class Seen:
     head: str
 
 
-def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
+def objection(seen: SeenStore, claim: StoreClaim, named: int) -> str | None:
     """Return how a store is older than the one that was seen, or another one; None if it is neither.
 
     `named` is the number of rows whose hash was requested.
@@ -308,7 +308,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         self._new_record, self._other_database = new_record, other_database
         self._leaving, self._settled = leaving, settled
         self._lock = RLock()  # closing waits for writes
-        self._tally = Tally(path)
+        self._tally = HighWaterMark(path)
         # Of the coordinator's store of current runs; None where it is not reported.
         self._root: str | None = None
         self._incarnation: str | None = None
@@ -581,7 +581,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         with self._transaction() as database:
             query = "SELECT root, incarnation, rows, head FROM stores WHERE root = ? OR place = ? ORDER BY root != ?"
             found = database.execute(query, (root, place, root)).fetchone()
-            seen = None if found is None else Seen(*found)
+            seen = None if found is None else SeenStore(*found)
             wrong = None if seen is None else objection(seen, claim, named)
             lacking = []
             if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash show it

@@ -212,7 +212,7 @@ class _Session:
 
     async def _receive(self, call: _Call, sending: asyncio.Lock, inbox: "_Inbox", user: int) -> None:
         """Receive messages until the stream ends: begin answers with a public time at once, queue all others."""
-        worker, arriving = self._worker, wire.Arriving[federation.ServerMessage]()
+        worker, reassembler = self._worker, wire.Reassembler[federation.ServerMessage]()
         timely: set[asyncio.Task[None]] = set()
 
         def done(task: asyncio.Task[None]) -> None:
@@ -222,7 +222,7 @@ class _Session:
 
         try:
             while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
-                whole = arriving.take(message, worker.wanted)
+                whole = reassembler.take(message, worker.wanted)
                 if whole is None:
                     continue
                 if len(timely) > wire.MOST_RUNS:

@@ -11,7 +11,7 @@ is not of this protocol raises `WireError`; what a client sends never raises: it
 Questions and answers that are too long for one message: their end follows them, in parts of the same stream.
 
     messages = said(answer)                     # one, or one and its parts
-    whole = arriving.take(message, allowed)     # None until all of it is there
+    whole = reassembler.take(message, allowed)     # None until all of it is there
 
 The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
 of a question its digest too, which is in the question's name, and nothing else is said until it has come. That bytes of
@@ -132,7 +132,7 @@ def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.Cli
     return message
 
 
-class Arriving(Generic[Message]):
+class Reassembler(Generic[Message]):
     """Messages of one direction of a conversation, put together. After a WireError there is nothing more to hear."""
 
     def __init__(self) -> None:

@@ -180,7 +180,7 @@ class _Working:
         return made
 
 
-class Helped:
+class HelpedRuns:
     """The runs of one second server. Methods block; threads may share it."""
 
     def __init__(

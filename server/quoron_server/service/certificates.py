@@ -32,7 +32,7 @@ from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_fold
 from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load, parse, read
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.service import journal
+from quoron_server.service import event_log
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask the authority that issued it."
@@ -110,7 +110,7 @@ class Revocations:
             new = sorted(name for fingerprint, name in listed.items() if fingerprint not in self._fingerprints)
             if new:
                 names = ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else "")
-                journal.note("revoked", clients=len(listed), names=names)
+                event_log.note("revoked", clients=len(listed), names=names)
             self._fingerprints, self._seen = frozenset(listed), current
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", self._file)

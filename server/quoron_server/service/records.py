@@ -23,9 +23,9 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, Q
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
-from quoron_server.service import journal
+from quoron_server.service import event_log
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.journal import Feed, listed, named, public
+from quoron_server.service.event_log import EventStream, listed, named, public
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
@@ -123,10 +123,10 @@ class Records:
         """Return which store this is, for a client of a group that has seen so many rows of the lifetime ledger."""
         return await self._read(lambda: self._store(group, seen))
 
-    async def feed(self, run: str) -> Feed:
+    async def feed(self, run: str) -> EventStream:
         """Return the public events of a run that has ended, or is not carried out now."""
         row = await self.row(run)
-        feed = Feed(await self._read(lambda: self.events(run)))
+        feed = EventStream(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
             feed.add({"kind": "paused", "error": self._error(row)})
         else:
@@ -255,7 +255,7 @@ class Users:
         if revoked != self._retired:
             for user in self._registry.retire_keys(revoked - self._retired):
                 said = f"User {user} is retired."
-                journal.note("user", action="retire", by="the list of revoked clients", said=said)
+                event_log.note("user", action="retire", by="the list of revoked clients", said=said)
             self._retired = revoked
 
     async def page(self, after: int) -> dict[str, Any]:

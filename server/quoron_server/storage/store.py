@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
-from quoron_client.durable import PRIVATE, Tally, sync_folder
+from quoron_client.durable import PRIVATE, HighWaterMark, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 
 START = "0" * 64
@@ -265,7 +265,7 @@ class Store:
         self._connection: Any = None
         self._joined: Any = None
         self._over = self._relaxed = False
-        self._tally = None if path is None else Tally(path)
+        self._tally = None if path is None else HighWaterMark(path)
         self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
         try:
             self._prepare(create)

@@ -1,6 +1,6 @@
 """What a coordinator says of its runs, users and operators: a log for people and programs, and public events of a run.
 
-    journal.note("cancelled", run="summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
+    note("cancelled", run="summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
 
 Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. The entries:
 docs/operate.md#logs.
@@ -54,7 +54,7 @@ def note(event: str, *, shown: dict[str, str] | None = None, **fields: Any) -> N
     _log.log(level, words, said, extra={"event": event.partition(" ")[0], "fields": fields}, stacklevel=2)
 
 
-class Feed:
+class EventStream:
     """Public events of one run: everything from the first, then as they happen, to any number of watchers.
 
     Append from the event loop, watch from any task of it.

@@ -1,8 +1,8 @@
 """The coordinator's side of two servers: sums of masked answers, whose masks another operator's server lifts off.
 
-    helping = Helping(SecondServerLink(...), database)
-    helped = helping.open(specification, plan)           # the second server's signed consent, durable
-    engine = HelpedEngine(engine, helping, specification, plan)  # sums that hold the second server's noise
+    second_server = SecondServerClient(SecondServerLink(...), database)
+    helped = second_server.open(specification, plan)       # the second server's signed consent, durable
+    engine = TwoServersEngine(engine, second_server, specification, plan)  # sums that hold the second server's noise
 
 A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
 answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
@@ -36,7 +36,7 @@ from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
-from quoron_server.service.running import GrpcEngine
+from quoron_server.service.active_run import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.registry import OPEN, Registry
@@ -107,7 +107,7 @@ class _Gathered:
     values: Words
 
 
-class Helping:
+class SecondServerClient:
     """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block.
 
     Of a round its list's chain and its masked sum are kept until it is committed. After the commit only the chain is
@@ -307,14 +307,14 @@ class Helping:
 
 
 @dataclass(slots=True, eq=False)
-class HelpedEngine(Observer):
+class TwoServersEngine(Observer):
     """The engine of a run of two servers, around the one that brings questions to clients.
 
     As an observer of the run it erases what is kept of a round's sum, once the round is committed.
     """
 
     inner: GrpcEngine
-    helping: Helping
+    second_server: SecondServerClient
     specification: RunSpecification
     plan: RunPlan
     hides_answers: ClassVar[bool] = True
@@ -332,11 +332,11 @@ class HelpedEngine(Observer):
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the commit."""
-        self.helping.forget(self.specification.run, before=event.round + 1)
+        self.second_server.forget(self.specification.run, before=event.round + 1)
 
     def finished(self, model: Any) -> None:
         """What a kill has left."""
-        self.helping.forget(self.specification.run)
+        self.second_server.forget(self.specification.run)
 
     def ask(self, question: Question) -> RingSums:
         """The sum of who answered, with the second server's noise, and the chain of all lists; as `GrpcEngine` raises,
@@ -346,12 +346,12 @@ class HelpedEngine(Observer):
         if not isinstance(asked, RingRows):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.chain_before(run, round_) if round_ else FIRST
+        before = self.second_server.chain_before(run, round_) if round_ else FIRST
         reply = None
         if not self._begun:
-            self.helping.forget(run, before=round_)  # of a round whose commit came just before a kill
-            self.helping.require_same_key(self.specification, self.plan)
-            reply = self.helping.recall(run, round_)
+            self.second_server.forget(run, before=round_)  # of a round whose commit came just before a kill
+            self.second_server.require_same_key(self.specification, self.plan)
+            reply = self.second_server.recall(run, round_)
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
@@ -367,15 +367,15 @@ class HelpedEngine(Observer):
         chain = next_chain(before, round_, entries)
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
-        self.helping.hold(run, round_, chain, used, total, len(entries))
+        self.second_server.hold(run, round_, chain, used, total, len(entries))
         plan = bytes.fromhex(digest(self.plan))
         head = helper_pb2.HelperList(run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries))
-        return self.helping.sum(head, entries)
+        return self.second_server.sum(head, entries)
 
     def _unmasked(self, question: Question, asked: RingRows, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the second server's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
-        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
+        length, held = self._length(round_) * self._groups, self.second_server.held(run, round_)
         if len(reply.values) != 8 * length or len(reply.left_out) % DIGEST:
             raise ServerDisagrees(
                 f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
@@ -387,7 +387,7 @@ class HelpedEngine(Observer):
             total = rows.less(np.frombuffer(held["total"], "<u8").astype(np.uint64), lifted)
             return RingSums(total, held["used"], held["answered"], len(question.cohort))
         listed = sorted(self._gathered if same and self._gathered else set(split_digests(reply.fingerprints)))
-        asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
+        asked_for = self.second_server.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
             raise ServerDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
@@ -403,7 +403,7 @@ class HelpedEngine(Observer):
             )
         kept = [fingerprint for fingerprint in listed if fingerprint not in set(left_out)]
         used = next_chain(self._used(asked), round_, [self._gathered[fingerprint].entry for fingerprint in kept])
-        self.helping.hold(run, round_, reply.chain)
+        self.second_server.hold(run, round_, reply.chain)
         total = self._totals(round_, [self._gathered[fingerprint] for fingerprint in kept])
         return RingSums(rows.less(total, lifted), used, len(kept), len(question.cohort))
 
@@ -414,7 +414,7 @@ class HelpedEngine(Observer):
                 "run %s: round %d is asked again, until those of the list of the second server %s are here",
                 self.specification.run,
                 question.round,
-                self.helping.link.address,
+                self.second_server.link.address,
             )
             self._gather(question, asked)
 
@@ -426,7 +426,7 @@ class HelpedEngine(Observer):
         sealed: dict[int, Sealed] = session.sealed
         there = [row for row in sorted(sealed) if answers.status[row] == Status.ANSWERED]
         users = session.members[question.cohort[there]].tolist()
-        known = self.helping.fingerprints(users)
+        known = self.second_server.fingerprints(users)
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
                 entry = Entry(own, sealed[row].question, sealed[row].text, row % self._groups)
