@@ -69,7 +69,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 def planned(info: RegisteredAlgorithm, config: Config, known: Problem) -> None:
     """One candidate, re-checked, where it is feasible."""
-    if config.privacy.adjacency in info.promises.adjacency:
+    if config.privacy.adjacency in info.guarantees.adjacency:
         with suppress(QuoronError):
             privacy = Privacy(config.privacy.epsilon, config.privacy.delta)
             info.verify(info.plan(known, privacy, info.options(), "calibrated", config.run.seed))

@@ -5,9 +5,9 @@
     )
     plan = asked.planned(seed=0)
 
-Only algorithms take part whose promise rests on what the server does to answers: a clip, a fixed divisor, noise. Their
-proofs take a user's answer as any function of that user's items and of what was released before (docs/flower.md, "Why
-so few algorithms").
+Only algorithms take part whose guarantee rests on what the server does to answers: a clip, a fixed divisor, noise.
+Their proofs take a user's answer as any function of that user's items and of what was released before (docs/flower.md,
+"Why so few algorithms").
 """
 
 import json
@@ -33,7 +33,7 @@ class Asked:
 
     problem: Problem  # users, dimension, domain; its bound on gradients is the clip
     privacy: Privacy
-    algorithm: str  # whose promise rests on the server alone: `AlgorithmSpec.no_black_boxes` is None
+    algorithm: str  # whose guarantee rests on the server alone: `AlgorithmSpec.no_black_boxes` is None
     clip_norm: float | None  # C: Euclidean norm at which a user's answer is clipped; None: it follows the users
     options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
     group: str = EVERYONE  # whose lifetime budget it draws on, and as whom all who come are enrolled

@@ -1,10 +1,10 @@
 """The face of every algorithm: what its public numbers say of a run.
 
 An algorithm's own frozen dataclass of numbers and mechanisms derives from `Parameters`. Whatever the rest of the system
-must know of a plan (whom it asks, what it releases and at what charge, what its promise rests on), it asks of the very
-numbers that the algorithm runs by.
+must know of a plan (whom it asks, what it releases and at what charge, what its guarantee rests on), it asks of the
+very numbers that the algorithm runs by.
 
-What a promise rests on beside its numbers are `Assumption`s: kinds that rules read. `wording` says them to people.
+What a guarantee rests on beside its numbers are `Assumption`s: kinds that rules read. `wording` says them to people.
 """
 
 from abc import ABC, abstractmethod
@@ -92,7 +92,7 @@ def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
-    rests_on: ClassVar[tuple[Assumption, ...]] = ()  # of any numbers: what a promise of them rests on
+    rests_on: ClassVar[tuple[Assumption, ...]] = ()  # of any numbers: what a guarantee of them rests on
 
     @abstractmethod
     def stretches(self, problem: Problem) -> Iterable[Rounds]:
@@ -112,7 +112,7 @@ class Parameters(ABC):
         return False
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Return what a promise of these numbers rests on."""
+        """Return what a guarantee of these numbers rests on."""
         return self.rests_on
 
     def separate(self, problem: Problem) -> bool:

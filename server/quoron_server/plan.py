@@ -113,7 +113,7 @@ class Privacy:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """The promise: what is protected, against whom, under which assumptions, and where it is proved."""
+    """The guarantee: what is protected, against whom, under which assumptions, and where it is proved."""
 
     epsilon: float  # inf without privacy
     delta: float
@@ -128,7 +128,7 @@ class Guarantee:
     data_quality: "DataQuality | None" = None  # a data quality check before the first round, paid within; None: none
     estimates: "EstimatedBounds | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
-    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
+    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the guarantee
 
     def rests_on(self, kind: Kind) -> bool:
         """Return whether something of this kind is assumed."""
@@ -180,7 +180,7 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One algorithm on one problem with one promise, ready to run."""
+    """One algorithm on one problem with one guarantee, ready to run."""
 
     algorithm: str
     problem: Problem
@@ -239,17 +239,17 @@ class RunPlan:
         Name them from the outside in. Users that are trained on are promised all of it as well; without two servers
         one adds as much noise as both.
         """
-        promise = self.guarantee
+        guarantee = self.guarantee
         for name in parts:
-            if (part := getattr(promise, name)) is None:
+            if (part := getattr(guarantee, name)) is None:
                 continue
             left: dict[str, Any] = {name: None}
             if name == "servers":
                 left |= {"epsilon": part.together_epsilon, "trust_model": "central-broadcast"}
             elif name != "held_out":
                 left |= {"epsilon": part.rest_epsilon, "delta": part.rest_delta}
-            promise = replace(promise, **left)
-        return self if promise is self.guarantee else replace(self, guarantee=promise)
+            guarantee = replace(guarantee, **left)
+        return self if guarantee is self.guarantee else replace(self, guarantee=guarantee)
 
     @property
     def spec(self) -> "MechanismSpec":
@@ -278,9 +278,9 @@ class RunPlan:
         return replace(self, guarantee=replace(self.guarantee, seeded=True))
 
     def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
-        """Return the same plan with a promise under more assumptions."""
-        promise = self.guarantee
-        return replace(self, guarantee=replace(promise, assumptions=together(promise.assumptions, more)))
+        """Return the same plan with a guarantee under more assumptions."""
+        guarantee = self.guarantee
+        return replace(self, guarantee=replace(guarantee, assumptions=together(guarantee.assumptions, more)))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
         """The same plan carried out on one trusted machine that holds the table and computes all answers itself.
@@ -292,7 +292,7 @@ class RunPlan:
         return replace(self, guarantee=replace(self.guarantee, curated=True, assumptions=together(assumptions)))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
-        """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
+        """ConfigError unless it may be carried out for real: a proved guarantee, and clients trusted where needed."""
         if not self.guarantee.proved or self.guarantee.trust_model == "none":
             raise ConfigError(
                 f"Expected a proved guarantee, got {self.algorithm} without one. Choose a private algorithm with "

@@ -162,7 +162,7 @@ def run(
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds, which changes nothing of the run.
-    Outside simulation the noise source must be deployable, the promise proved, and the trust model `central-release`,
+    Outside simulation the noise source must be deployable, the guarantee proved, and the trust model `central-release`,
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
     `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough

@@ -43,7 +43,7 @@ class PlannedRelease:
     entry: Release
     count: int
     rounds: Sequence[int]  # whose answers go into it
-    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
+    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the guarantee's (ε, δ)
     scaled: bool = False  # for a radius of 1
     tested: bool = False  # a private test may withhold it
 

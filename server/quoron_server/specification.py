@@ -199,9 +199,9 @@ def check_constants(specification: RunSpecification) -> None:
 def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n;
-    `central-release` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was
-    asked.
+    A simulation needs a coordinator that allows it. Anything else needs a proved guarantee, and δ at most 1/n;
+    `central-release` needs trusted clients; a guarantee over secret cohorts needs rounds whose end does not tell who
+    was asked.
     """
     if specification.early_ends and plan.guarantee.trust_model == "two-servers":
         raise ConfigError(
@@ -220,7 +220,7 @@ def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_
 
 
 def require_open_cohorts(plan: RunPlan) -> None:
-    """Raise ConfigError if the promise assumes secret cohorts: early ends would reveal who was in them."""
+    """Raise ConfigError if the guarantee assumes secret cohorts: early ends would reveal who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its guarantee rests on secret cohorts, and the "
@@ -358,12 +358,12 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
 
 def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, Any]:
     """Return the part of it that is the same whatever clients compute."""
-    promise = plan.guarantee
+    guarantee = plan.guarantee
     return {
         "run": run,
         "algorithm": plan.algorithm,
-        "statement": sentence(promise),
-        **{name: getattr(promise, name) for name in ("theorem", "epsilon", "delta", "adjacency", "trust_model")},
+        "statement": sentence(guarantee),
+        **{name: getattr(guarantee, name) for name in ("theorem", "epsilon", "delta", "adjacency", "trust_model")},
         "rounds": plan.cost.rounds,
         "participations": plan.schedule.participations,
         "dimension": plan.problem.dimension,

@@ -121,7 +121,7 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
 
 
 def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
-    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].guarantees.adjacency == ("zero-out",) else ()
     settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
     quoron.simulate("quickstart", algorithm=name, out=folder, settings=settings)
 

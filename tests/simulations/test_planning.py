@@ -23,7 +23,7 @@ from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
-from quoron_server.algorithms.spec import Calibrated, Factor, Policy, Promises
+from quoron_server.algorithms.spec import Calibrated, Factor, Guarantees, Policy
 from quoron_server.parameters import Parameters
 from quoron_server.plan import PolicyInputs, RunPlan
 from quoron_server.problem import Problem
@@ -73,7 +73,7 @@ def pretended(
         name=name,
         summary="",
         origin=ours(),
-        promises=Promises("docs/privacy/gaussian.md", trust_models=(trust_model,)),  # type: ignore[arg-type]
+        guarantees=Guarantees("docs/privacy/gaussian.md", trust_models=(trust_model,)),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,

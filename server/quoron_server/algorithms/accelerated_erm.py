@@ -49,7 +49,7 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII, ramp_floor
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithm import InPhases, Update, Vector
-from quoron_server.algorithms import acsa, search
+from quoron_server.algorithms import acsa, search, spec
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.averaged_sgd import ranking_mu
 from quoron_server.algorithms.descent import Estimate
@@ -57,7 +57,7 @@ from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, geometric_phases, round_grid
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Policy, Promises, known_worth
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -651,7 +651,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
 
 def _worth(problem: Problem) -> float:
     """Of a smooth loss alone: that of a smoothed one is a bound."""
-    return math.inf if problem.smoothness is None else known_worth(problem)
+    return math.inf if problem.smoothness is None else spec.known_worth(problem)
 
 
 def account(
@@ -696,7 +696,7 @@ SPEC = AlgorithmSpec(
     origin=repaired(
         LOWY_2024.at("Algorithms 2 and 3"), note="users without replacement; tests are inside what is sampled"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         one_server="it looks at single answers, to test them: take tracking-srgd or recentred-sgd",
     ),

@@ -45,8 +45,8 @@ from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
-    Promises,
     statistical_floor,
     trivial_risk,
 )
@@ -193,7 +193,7 @@ Inputs = PlanInputs[LocalModelOptions]
 
 def verify(plan: RunPlan) -> None:
     """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
-    p, promise, dimension = plan.parameters_of(LocalModelParameters), plan.guarantee, plan.problem.dimension
+    p, guarantee, dimension = plan.parameters_of(LocalModelParameters), plan.guarantee, plan.problem.dimension
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
     warm = p.warm_ups == p.warm_users == 0 or min(p.warm_ups, p.warm_users) >= 1
@@ -203,8 +203,8 @@ def verify(plan: RunPlan) -> None:
         NAME,
         ("positive steps and reports", min(p.steps, p.users_a_step) >= 1, (p.steps, p.users_a_step)),
         ("users in interactions that look for a centre", warm, (p.warm_ups, p.warm_users)),
-        ("vector_epsilon within the guaranteed epsilon", 0 < p.vector_epsilon <= promise.epsilon, p.vector_epsilon),
-        ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
+        ("vector_epsilon within the guaranteed epsilon", 0 < p.vector_epsilon <= guarantee.epsilon, p.vector_epsilon),
+        ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= guarantee.delta, p.vector_delta),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
         ("a first radius in (1e-90, 1e90)", 1e-90 < p.first_radius < 1e90, p.first_radius),
@@ -213,8 +213,8 @@ def verify(plan: RunPlan) -> None:
         ("noise_scale as clients compute it", p.noise_scale <= computed * (1 + 1e-6), p.noise_scale),
     )
     report = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
-    if not (spent := report.delta(promise.epsilon, p.vector_delta)) <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
+    if not (spent := report.delta(guarantee.epsilon, p.vector_delta)) <= guarantee.delta:
+        raise VerificationError(f"Expected delta <= {guarantee.delta} for what a user sends, the plan spends {spent}.")
 
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
@@ -314,7 +314,9 @@ SPEC = AlgorithmSpec(
         BASSILY_SUN_2023.at("Algorithm 5"),
         note="steps start from another point and are projected; the last mean is the centre of the next reports",
     ),
-    promises=Promises(THEOREM, trust_models=("local",), one_server="it needs neither server: clients add the noise"),
+    guarantees=Guarantees(
+        THEOREM, trust_models=("local",), one_server="it needs neither server: clients add the noise"
+    ),
     options=LocalModelOptions,
     parameters=LocalModelParameters,
     planner=Planner(

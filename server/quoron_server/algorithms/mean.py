@@ -67,8 +67,8 @@ from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
     Factor,
+    Guarantees,
     Policy,
-    Promises,
     statistical_floor,
 )
 from quoron_server.plan import RunPlan
@@ -228,8 +228,8 @@ def verify(plan: RunPlan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users, ranged = plan.problem.users, plan.algorithm == NAME
-    rough, promise = plan.problem.smoothness is None, plan.guarantee
-    drawn = p.sampling in DRAWN and p.adjacency == promise.adjacency
+    rough, guarantee = plan.problem.smoothness is None, plan.guarantee
+    drawn = p.sampling in DRAWN and p.adjacency == guarantee.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
@@ -459,7 +459,7 @@ RECENTRED_SPEC = AlgorithmSpec(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM, pairs, count_room, with_count, moves, adjacency=("replace-one", "zero-out"), one_server=None
     ),
     options=MeanSGDOptions,
@@ -476,8 +476,8 @@ MEAN = replace(
     name=NAME,
     summary="Several passes, secret cohorts, a private mean clipped around a private range",
     origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
-    promises=replace(
-        RECENTRED_SPEC.promises,
+    guarantees=replace(
+        RECENTRED_SPEC.guarantees,
         adjacency=("replace-one",),
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),

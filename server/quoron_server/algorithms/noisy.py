@@ -60,9 +60,9 @@ from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
     Policy,
-    Promises,
     statistical_floor,
 )
 from quoron_server.parameters import Assumption, Kind, Parameters
@@ -613,7 +613,7 @@ SGD = AlgorithmSpec(
     name="sgd",
     summary="No privacy; the reference",
     origin=theirs(POLYAK_1992, note="no privacy"),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/gaussian.md",
         trust_models=("none",),
         adjacency=("none",),
@@ -631,7 +631,7 @@ ONE_PASS = AlgorithmSpec(
     name="one-pass-dp-sgd",
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
-    promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
+    guarantees=Guarantees("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=Planner("one-pass-dp-sgd", partial(_disjoint, one_pass_noise), _chosen_one_pass, check=_check),
@@ -648,7 +648,9 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         name=name,
         summary=summary,
         origin=origin,
-        promises=Promises(SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None),
+        guarantees=Guarantees(
+            SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None
+        ),
         options=DPSGDOptions,
         planner=Planner(name, partial(_several, schemes), partial(_chosen_several, schemes), check=_check),
         verifier=partial(_verify, schemes),

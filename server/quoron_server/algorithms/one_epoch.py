@@ -58,7 +58,7 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Promises
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -724,7 +724,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
     inputs = partial(_Inputs, gradients=gradients, method=method)
     return AlgorithmSpec(
         name=name,
-        promises=Promises(THEOREM, pairs, moves=moves, one_server=None),
+        guarantees=Guarantees(THEOREM, pairs, moves=moves, one_server=None),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
         planner=Planner(name, _candidates, _chosen, _missing, inputs=inputs, check=_check),

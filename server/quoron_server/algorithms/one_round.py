@@ -25,9 +25,9 @@ from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms import search
+from quoron_server.algorithms import search, spec
 from quoron_server.algorithms.references import WANG_2018, ours
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Policy, Promises, loss_scale
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.parameters import Parameters
 from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -243,20 +243,20 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Calibr
         ridge=problem.ridge / curvature,
         mu=mu,
     )
-    risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem)
+    risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * spec.loss_scale(problem)
     return Calibrated(numbers, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
     """Everybody once with divisor n, and docs/privacy/free-presence.md#p2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
-    promise = plan.guarantee
+    guarantee = plan.guarantee
     search.require(
         NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
-        ("the guaranteed adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("the guaranteed adjacency", p.adjacency == guarantee.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
 
@@ -299,7 +299,7 @@ SPEC = AlgorithmSpec(
     name=NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018, note="AdaSSP for users, with one release and a ridge by public numbers"),
-    promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=OneRoundOptions,
     parameters=OneRoundParameters,
     planner=plan,

@@ -52,9 +52,9 @@ from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
     Policy,
-    Promises,
     known_worth,
     statistical_floor,
 )
@@ -250,7 +250,7 @@ SPEC = AlgorithmSpec(
         note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
         "with another ramp of weights and one draw of the test's noise",
     ),
-    promises=Promises(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
+    guarantees=Guarantees(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
     planner=Planner(NAME, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),

@@ -48,7 +48,7 @@ from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, C
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Policy, Promises, trivial_risk
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees, Policy, trivial_risk
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -490,7 +490,7 @@ SPEC = AlgorithmSpec(
     name=NAME,
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
     origin=repaired(LOWY_2024.at("Algorithm 1"), note="another ramp of weights; a phase that halts keeps its start"),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         trust_models=("central-release", "central-broadcast"),
         one_server="its test and its filter look at single answers: take tracking-srgd",

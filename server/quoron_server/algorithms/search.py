@@ -49,7 +49,7 @@ def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
 
 
 def left(plan: RunPlan, *, gaussians: int, laplaces: int = 0) -> float:
-    """Return δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
+    """Return δ of a plan's guarantee less what so many samples lack, for those who verify: one number below it."""
     taken = lacks(gaussians=gaussians, laplaces=laplaces) * (1 + math.exp(plan.guarantee.epsilon))
     return math.nextafter(plan.guarantee.delta - taken, -1.0)
 
@@ -127,7 +127,7 @@ def require_cost(plan: RunPlan) -> None:
 
 
 def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:
-    """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
+    """VerificationError unless each of these pairs, samplers included, keeps the guarantee by the second account.
 
     δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.
     """
@@ -199,7 +199,7 @@ class PlanInputs(Generic[A]):
 class Planner(Generic[A, C]):
     """How an algorithm's numbers are chosen: candidates by predicted risk, then exact noise for the first that works.
 
-    Called with a problem, a promise and options it returns what it chose, and raises ConfigError for options that
+    Called with a problem, a guarantee and options it returns what it chose, and raises ConfigError for options that
     cannot be, Infeasible where no candidate is feasible, or none is predicted to be better than not training.
     """
 
@@ -210,7 +210,7 @@ class Planner(Generic[A, C]):
     worth: Callable[[Problem], float] | None = None  # risk of not training; None: the forecast says too little of it
     also: str = ""  # what helps beside more users against a risk that is no better
     near: float = NEAR
-    max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones promise less
+    max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones guarantee less
     inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what these functions are called with
     check: Callable[[Any], None] = lambda _: None  # raises ConfigError and Infeasible for what no candidate can mend
 

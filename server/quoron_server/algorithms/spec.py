@@ -181,8 +181,8 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
-    """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
+class Guarantees:
+    """What an algorithm's calibrated plans may guarantee, where that is proved, and what a run costs."""
 
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
@@ -222,7 +222,7 @@ class AlgorithmSpec:
     name: str
     summary: str
     origin: Origin  # whose algorithm it is, and the papers
-    promises: Promises
+    guarantees: Guarantees
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
     planner: PlanFunction
@@ -241,13 +241,13 @@ class AlgorithmSpec:
 
     @property
     def trust_model(self) -> TrustModel:
-        """What plans usually promise."""
-        return self.promises.trust_models[0]
+        """What plans usually guarantee."""
+        return self.guarantees.trust_models[0]
 
     @property
     def trust_models(self) -> tuple[TrustModel, ...]:
-        """All that plans may promise, the usual one first."""
-        return (*self.promises.trust_models, *(() if self.promises.one_server is not None else ("two-servers",)))
+        """All that plans may guarantee, the usual one first."""
+        return (*self.guarantees.trust_models, *(() if self.guarantees.one_server is not None else ("two-servers",)))
 
     def takes(self, option: str) -> bool:
         """Return whether its options have one of this name."""
@@ -271,5 +271,5 @@ class AlgorithmSpec:
 
     @property
     def may_be_gaussian(self) -> bool:
-        """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
-        return self.promises.pairs is not no_pairs
+        """Whether any plan of it guarantees a μ as a whole: where none does, no share of one can be spent."""
+        return self.guarantees.pairs is not no_pairs

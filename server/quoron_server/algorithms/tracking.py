@@ -65,7 +65,7 @@ from quoron_server.algorithms.centring import margin
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Promises, trivial_risk
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, trivial_risk
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
@@ -913,7 +913,7 @@ SPEC = AlgorithmSpec(
     name=NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),
-    promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=TrackingOptions,
     parameters=TrackingParameters,
     planner=Planner(

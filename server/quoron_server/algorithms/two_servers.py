@@ -227,7 +227,7 @@ def planned(
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
-    if (why := spec.promises.one_server) is not None:
+    if (why := spec.guarantees.one_server) is not None:
         raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={spec.name!r}: {why}.")
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
@@ -264,14 +264,14 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
     if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
         rest, often = (limit, own.guarantee.delta), schedule.participations
         min_cohort = min_cohorts.exact(privacy.min_cohort, schedule.cohorts, participations=often, rest=rest)
-    promise = replace(
+    guarantee = replace(
         own.guarantee,
         epsilon=limit,
         delta=privacy.delta,
         trust_model="two-servers",
         servers=Servers(together, privacy.groups),
     )
-    return replace(own, guarantee=replace(promise, min_cohort=min_cohort))
+    return replace(own, guarantee=replace(guarantee, min_cohort=min_cohort))
 
 
 def require_masked(plan: RunPlan) -> None:
@@ -360,29 +360,29 @@ def _series(spec: MechanismSpec, part: float) -> float:
 
 
 def verify(plan: RunPlan) -> None:
-    """The spec is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
-    promise = plan.guarantee
-    servers, own = promise.servers, plan.without("min_cohort")
+    """The spec is of this guarantee's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
+    guarantee = plan.guarantee
+    servers, own = guarantee.servers, plan.without("min_cohort")
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
-    beside = (promise.data_quality, promise.estimates, promise.held_out)
+    beside = (guarantee.data_quality, guarantee.estimates, guarantee.held_out)
     rows = plan.schedule.rows
     search.require(
         plan.algorithm,
         ("no data quality check, estimate or held-out users with two servers", beside == (None,) * 3, beside),
         ("rows that two servers may sum", rows is not None, plan.parameters),
-        ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
+        ("cohorts that are public", not guarantee.rests_on(Kind.SECRET_COHORTS), guarantee.assumptions),
     )
     spec = plan.spec
     adjacency = {rows.adjacency for rows in spec.rounds}
     search.require(
         plan.algorithm,
-        ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),
+        ("rows of the guaranteed adjacency", adjacency == {guarantee.adjacency}, adjacency),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
         (
             "a minimum cohort by exact counts",
-            promise.min_cohort is None or promise.min_cohort.public,
-            promise.min_cohort,
+            guarantee.min_cohort is None or guarantee.min_cohort.public,
+            guarantee.min_cohort,
         ),
     )
     (against,) = pairs(plan)

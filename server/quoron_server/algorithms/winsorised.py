@@ -38,9 +38,9 @@ from quoron_server.algorithms.spec import (
     AlgorithmSpec,
     Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
     Policy,
-    Promises,
     known_worth,
     statistical_floor,
 )
@@ -112,7 +112,7 @@ Inputs = PlanInputs[WinsorisedERMOptions]
 
 def verify(plan: RunPlan) -> None:
     """Each round's choices and box paid for, and a μ that gives (ε, δ)."""
-    p, promise = plan.parameters_of(WinsorisedERMParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(WinsorisedERMParameters), plan.guarantee
     mean, length = p.mean, sensitivity_recount.rotated(plan.problem.dimension)
     search.require_of(
         NAME,
@@ -121,14 +121,14 @@ def verify(plan: RunPlan) -> None:
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
         ("a mean of the cohort", mean.users == p.cohort_size),
-        ("the adjacency guaranteed", mean.adjacency == p.adjacency == promise.adjacency),
+        ("the adjacency guaranteed", mean.adjacency == p.adjacency == guarantee.adjacency),
     )
     # The box's diagonal: between its ends, for zero-out from its middle.
-    ends = 2 if promise.adjacency == "replace-one" else 1
+    ends = 2 if guarantee.adjacency == "replace-one" else 1
     far = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / p.cohort_size
     if not mean.noise.sensitivity >= far:
         raise VerificationError(f"Expected sensitivity >= {far} of a box, got {mean.noise}.")
-    search.require_least(NAME, "round_mu", p.round_mu, recounted_mu(p, length, promise.adjacency))
+    search.require_least(NAME, "round_mu", p.round_mu, recounted_mu(p, length, guarantee.adjacency))
     if not p.mu >= math.sqrt(p.rounds) * p.round_mu:
         raise VerificationError(f"Expected mu >= that of {p.rounds} rounds of {p.round_mu}, got {p.mu}.")
 
@@ -217,7 +217,7 @@ SPEC = AlgorithmSpec(
         note="the text of Levy et al. was not at hand: the mean is as Bassily & Sun reprint it, "
         "in a box that is wider by half a bin",
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         pairs,
         adjacency=("replace-one", "zero-out"),

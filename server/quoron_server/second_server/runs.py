@@ -264,7 +264,7 @@ class HelpedRuns:
     def _consent(
         self, request: pb.OpenRun, plan: RunPlan, spec: MechanismSpec, made: Secrets, *, simulation: bool
     ) -> pb.HelperConsent:
-        promise = plan.guarantee
+        guarantee = plan.guarantee
         consent = pb.HelperConsent(
             suite=seals.SUITE,
             run=request.run,
@@ -273,9 +273,9 @@ class HelpedRuns:
             run_key=made.public,
             participations=spec.participations,
             separation=spec.separation,
-            epsilon=promise.epsilon,
-            delta=promise.delta,
-            adjacency=promise.adjacency,
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            adjacency=guarantee.adjacency,
             expires=int(self._clock() + self._keep),
             simulation=simulation,
         )

@@ -447,12 +447,12 @@ def _candidate(info: RegisteredAlgorithm, config: Config, problem: Problem) -> C
 
 def _other_promise(info: RegisteredAlgorithm, config: Config) -> str | None:
     """Return why a method does not promise what is asked for, without its name; None where it may."""
-    if (adjacency := config.privacy.adjacency) not in info.promises.adjacency:
-        return f"guaranteed is {', '.join(info.promises.adjacency)}, and privacy.adjacency={adjacency!r}"
+    if (adjacency := config.privacy.adjacency) not in info.guarantees.adjacency:
+        return f"guaranteed is {', '.join(info.guarantees.adjacency)}, and privacy.adjacency={adjacency!r}"
     if _keeps_answers(info, config):
         return None
     seen = {*info.trust_models}.isdisjoint(UNSEEN)
-    why = info.promises.one_server if seen else f"its trust model is {info.trust_model}"
+    why = info.guarantees.one_server if seen else f"its trust model is {info.trust_model}"
     return f"asked is trust model {_trust_models(config)}; {why}"
 
 

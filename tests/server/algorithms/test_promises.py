@@ -61,7 +61,7 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     assert (promise.trust_model, promise.adjacency, promise.theorem) == (
         "central-broadcast",
         "replace-one",
-        info.promises.theorem,
+        info.guarantees.theorem,
     )
     assert promise.proved
     assert promise.assumptions == derived(plan)

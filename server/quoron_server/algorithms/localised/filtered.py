@@ -51,8 +51,8 @@ from quoron_server.algorithms.spec import (
     UNMEASURED,
     AlgorithmSpec,
     Calibrated,
+    Guarantees,
     Policy,
-    Promises,
     trivial_risk,
 )
 from quoron_server.plan import RunPlan
@@ -288,13 +288,13 @@ def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
 
 def verify(plan: RunPlan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
-    p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(FilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - 2 * p.filter.cutoff_centre + 2  # N + 1
     grid = p.filter.laplace_scale * 2.0**-20
     require_of_phases(plan, p.filter, plan.problem.beta or 0.0, p.distance, p.temperature, weight, grid)
     users = plan.problem.users
     slack = search.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
-    theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
+    theorem.verify(p.filter, guarantee.epsilon, guarantee.delta, delta_slack=slack)
 
 
 SPEC = AlgorithmSpec(
@@ -303,7 +303,7 @@ SPEC = AlgorithmSpec(
     origin=repaired(
         GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/outlier-filter.md",
         trust_models=("central-release",),
         one_server="its filter looks at single answers: take tracking-srgd",

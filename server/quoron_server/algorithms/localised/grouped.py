@@ -31,7 +31,7 @@ from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step
 from quoron_server.algorithms.localised.phased import GroupedParameters, Phase, PlacedMean, Shape, Share, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Policy, Promises
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees, Policy
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -127,7 +127,7 @@ def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: V
 
 
 def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
-    """σ_s/η_s, per unit of Δ/η, at which all releases cost the promise together."""
+    """σ_s/η_s, per unit of Δ/η, at which all releases cost the guarantee together."""
     left = search.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9)) * (1 - 1e-9)
     # the grid of each release costs a little of its own: leave that aside for all of them
@@ -210,7 +210,7 @@ SPEC = AlgorithmSpec(
     origin=theirs(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/group-privacy.md",
         pairs,
         trust_models=("central-release",),

@@ -42,7 +42,7 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
-from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Policy, Promises
+from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Guarantees, Policy
 from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -146,8 +146,8 @@ def against_mean(plan: RunPlan) -> tuple[str, ...]:
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
     """
-    p, promise, items = plan.parameters_of(CoordinateMedianParameters), plan.guarantee, plan.problem.items_per_user
-    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
+    p, guarantee, items = plan.parameters_of(CoordinateMedianParameters), plan.guarantee, plan.problem.items_per_user
+    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(guarantee.epsilon, guarantee.delta)
     times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
     said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
     return (
@@ -191,7 +191,7 @@ def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
 
 def verify(plan: RunPlan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
-    p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
     try:
         search.require_box(NAME, problem)
@@ -205,8 +205,8 @@ def verify(plan: RunPlan) -> None:
         ("clip_bound >= the bound on coordinates", p.clip_bound >= problem.coordinate_bound, p.clip_bound),
     )
     slack = search.lacks(gaussians=problem.dimension, laplaces=1)
-    slack += 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
-    theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
+    slack += 1e-5 * guarantee.delta / (1 + math.exp(guarantee.epsilon))
+    theorem.verify(median, guarantee.epsilon, guarantee.delta, delta_slack=slack)
 
 
 def clip_bound(problem: Problem) -> float:
@@ -250,7 +250,7 @@ SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/median-sgd.md",
         trust_models=("central-release",),
         one_server="a median looks at single answers: take tracking-srgd",

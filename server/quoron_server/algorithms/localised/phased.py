@@ -50,7 +50,7 @@ from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Promises
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees
 from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
@@ -545,7 +545,7 @@ SPEC = AlgorithmSpec(
     origin=theirs(
         FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/phased-sgd.md",
         pairs,
         moves=moves,

@@ -16,7 +16,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, NoBlackBoxes, Policy, Promises
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
@@ -314,7 +314,7 @@ SPEC = AlgorithmSpec(
     name=NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     origin=ours(DWORK_2014, BASSILY_SUN_2023.at("Algorithm 1")),
-    promises=Promises(THEOREM, pairs, moves=moves, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, moves=moves, adjacency=("replace-one", "zero-out"), one_server=None),
     options=WhitenedOptions,
     parameters=WhitenedParameters,
     planner=plan,
