@@ -38,14 +38,14 @@ Attending = Literal["private", "public"]  # whether participation is kept secret
 
 P = TypeVar("P", bound=Parameters)
 Part = Literal["held_out", "estimates", "data_quality", "servers", "min_cohort"]  # of a guarantee, from the outside in
-MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
+MAX_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 PLANNED = -3  # and of the plan that is made of what was estimated, or of why there is none
 ESTIMATES = -4  # and of what is estimated before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LINES, WIDTH = 10, 120  # of what prints itself
-LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
+MIN_EPSILON, MAX_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 EVERYONE = "everyone"  # default population: its budget is charged, users are enrolled in it
 
@@ -67,17 +67,15 @@ class Privacy:
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
         probability(delta=self.delta)
-        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:
-            raise ConfigError(
-                f"Expected epsilon in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}], got epsilon={self.epsilon:g}."
-            )
+        if not MIN_EPSILON <= self.epsilon <= MAX_EPSILON:
+            raise ConfigError(f"Expected epsilon in [{MIN_EPSILON:g}, {MAX_EPSILON:g}], got epsilon={self.epsilon:g}.")
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
         if self.server_epsilon is not None and not (
-            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MAX_EPSILON
         ):
             raise ConfigError(
-                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
+                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MAX_EPSILON:g}] and "
                 f"trust_model='two-servers', got server_epsilon={self.server_epsilon:g} and "
                 f"trust_model={self.trust_model!r}."
             )
@@ -102,10 +100,10 @@ class Privacy:
         probability(min_cohort=self.min_cohort)
         positive(min_cohort_epsilon=self.min_cohort_epsilon)
         if not (
-            self.epsilon - self.min_cohort_epsilon >= LEAST_EPSILON and self.delta > 1e-12
+            self.epsilon - self.min_cohort_epsilon >= MIN_EPSILON and self.delta > 1e-12
         ):  # `minimum cohort.rest` is exact
             raise ConfigError(
-                f"Expected min_cohort_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a "
+                f"Expected min_cohort_epsilon to leave an epsilon of at least {MIN_EPSILON:g} and a delta of a "
                 f"little more than 1e-12, got min_cohort_epsilon={self.min_cohort_epsilon:g} of "
                 f"epsilon={self.epsilon:g} and delta={self.delta:g}."
             )

@@ -252,12 +252,12 @@ def require_second_server(specification: RunSpecification, plan: RunPlan, *, hel
         )
 
 
-def require_connections(specification: RunSpecification, most_clients: int, *, alone: bool) -> None:
+def require_connections(specification: RunSpecification, max_clients: int, *, alone: bool) -> None:
     """ConfigError if not all users of a run could be connected at a time, each by a client of its own if `alone`."""
     users = specification.problem.users
-    if alone and users > most_clients:
+    if alone and users > max_clients:
         raise ConfigError(
-            f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
+            f"Expected at most {max_clients:,} users, as many clients as this coordinator lets in at a time, got "
             f"{users:,}. Start it with --set max_clients={users}, and as many files (ulimit -n) and 300 more."
         )
 
@@ -287,7 +287,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
 def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """Raise ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.schedule.answer_length + wire.BESIDE
-    question = 8 * wire.MOST_VECTORS * plan.problem.dimension + wire.BESIDE
+    question = 8 * wire.MAX_VECTORS * plan.problem.dimension + wire.BESIDE
     if max(answer, question) > most:
         raise ConfigError(
             f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for {plan.algorithm} with "

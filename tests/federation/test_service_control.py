@@ -175,7 +175,7 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
 
 
 async def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "MOST_TRUSTED", 0.01)
+    monkeypatch.setattr(control_plane, "MAX_TRUSTED", 0.01)
     file = tmp_path / "tokens.json"
     gone, kept = (tokens.add(file, name=name, role="auditor") for name in ("gone", "kept"))
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:

@@ -109,7 +109,7 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
             grpc.aio.insecure_channel(running.listen) as clients,
         ):
             await list_runs(inside)
-            async with idle(running.control, 2 * coordinators.MOST_OPERATORS):
+            async with idle(running.control, 2 * coordinators.MAX_OPERATORS):
                 assert await Peer(clients, "somebody").enrol() == 0
                 await later.channel_ready()
                 assert await list_runs(later) == '{"runs": []}'
@@ -126,7 +126,7 @@ def test_files_are_left_for_operators_and_for_the_coordinator(monkeypatch: pytes
     for allowed in (256, 1024, 1 << 20):
         monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
         many = ServeConfig(Transport(insecure=True), max_clients=10**6)
-        assert 1 <= many.connections() <= max(1, allowed - coordinators.MOST_OPERATORS - 64)
+        assert 1 <= many.connections() <= max(1, allowed - coordinators.MAX_OPERATORS - 64)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert many.connections() == 10**6
 
@@ -193,7 +193,7 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
 
 async def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a thread of its own could be neither carried out nor ended."""
-    monkeypatch.setattr(schedulers.wire, "MOST_RUNS", 2)
+    monkeypatch.setattr(schedulers.wire, "MAX_RUNS", 2)
     names = ["spring", "summer", "autumn", "winter"]
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
         for number in range(20):

@@ -77,7 +77,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.durable import HighWaterMark
-from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_TOLD, run_mark
 from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import ConfigError, LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -88,8 +88,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 ONE_USER: Persons = np.zeros(1, np.int64)
 ONE_USER.setflags(write=False)
 
-_MOST_OPEN = 1000  # runs: a coordinator could announce any number
-_MOST_RESTORED = 1000
+_MAX_OPEN = 1000  # runs: a coordinator could announce any number
+_MAX_RESTORED = 1000
 _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
@@ -165,16 +165,16 @@ class StoreClaim:
         """Return the claim in a message. Raises WireError for an impossible one."""
         words, charged = tuple(message.incarnations), message.charged
         if (
-            not 0 < len(words) <= _MOST_RESTORED
+            not 0 < len(words) <= _MAX_RESTORED
             or not all(map(_WORD.fullmatch, words))
             or message.rows >= 2**31
             or _HASH.fullmatch(message.head) is None
             or (message.then and _HASH.fullmatch(message.then) is None)
-            or len(charged) > MOST_TOLD
+            or len(charged) > MAX_TOLD
         ):
             raise WireError("Expected a description of the coordinator's database, got something else.")
         return cls(
-            words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
+            words, message.rows, message.head, message.then, None if len(charged) == MAX_TOLD else frozenset(charged)
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
@@ -554,7 +554,7 @@ class ClientState(AbstractContextManager["ClientState"]):
                 if run not in have:
                     Agreement(run, b"", epsilon, delta, participations=0, everybody=1, ended=1).write(database)
                 have.add(run)
-            if len(known) < MOST_TOLD:
+            if len(known) < MAX_TOLD:
                 begun = {run for run, *_ in known} | self._again
                 earlier = "NOT ended AND NOT given AND store = ? AND rowid <= ?"
                 for agreed in Agreement.all(database, earlier, self._root, self._before):
@@ -653,7 +653,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             if found is None and self._settled:
                 return "it was asked about before it was announced"
             (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
-            if found is None and many >= _MOST_OPEN:
+            if found is None and many >= _MAX_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
             persons, charged = self._all_persons(), found is not None and bool(found.charged.any())
             if not (found is not None and found.ended) and not self._settled:

@@ -164,7 +164,7 @@ def own_items(
     """
     rules, loss, problem = terms.columns, terms.make_loss(), None
     held, width = opened(path, terms, dialect, *(() if user is None else (user,))), rules.dimension
-    numbers = MOST_NUMBERS if user is None else MOST_NUMBERS_OF_ALL
+    numbers = MOST_NUMBERS if user is None else MAX_NUMBERS_OF_ALL
     try:
         gathered, names, notice = _gathered(held, rules, user, max(1, numbers // (max(1, width) * people)))
     except Exception as error:
@@ -214,7 +214,7 @@ def _unusable(width: int) -> ItemBatch:
     return ItemBatch(np.full((1, width), np.nan, np.float32), np.zeros(1), np.array([0, 1]))
 
 
-MOST_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
+MAX_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
 
 
 def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]:

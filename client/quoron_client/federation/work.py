@@ -59,8 +59,8 @@ from quoron_client.protocol.wire import (
     BESIDE,
     MAX_MESSAGE,
     MAX_NAME,
-    MOST_RUNS,
-    MOST_VECTORS,
+    MAX_RUNS,
+    MAX_VECTORS,
     Long,
     answer_to_wire,
     body_digest,
@@ -192,7 +192,7 @@ class Worker:
     @property
     def _most(self) -> int:
         """Numbers in the items of all parts, beyond which the oldest parts are dropped."""
-        return own_table.MOST_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
+        return own_table.MAX_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
         """Read the items of a run. Raises DataError, and exceptions of libraries."""
@@ -232,7 +232,7 @@ class Worker:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
                 return
             self.parts[part.terms.run] = part
-            while len(self.parts) > MOST_RUNS:
+            while len(self.parts) > MAX_RUNS:
                 self.parts.pop(next(iter(self.parts)))
             sizes = {run: part.batch.features.size for run, part in self.parts.items() if part.batch is not None}
             numbers, most = sum(sizes.values()), self._most
@@ -281,7 +281,7 @@ class Worker:
             rows = 8 * dimension**2  # of a row that is multiplied by a matrix
         else:  # the public transform of sums
             rows = 8 * (dimension + 2) ** 2 if part.terms.silo_sums and self.people > 1 else 0
-        return min(self.people * (8 * MOST_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
+        return min(self.people * (8 * MAX_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, as bytes; None if the question has no valid name. Raises LedgerError.

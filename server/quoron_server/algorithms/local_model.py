@@ -58,7 +58,7 @@ from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 NAME = "local-model"
 THEOREM = "docs/privacy/local-model.md#r5"
 STEPS_TRIED = tuple(round_grid(256))
-WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
+WARM_SHARES, MAX_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
 STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
 
@@ -262,7 +262,7 @@ def _warm_ups(problem: Problem, interactions: int) -> Iterator[tuple[int, int]]:
     """
     yield 0, 0
     if problem.beta == 0:
-        for share, count in product(WARM_SHARES, range(1, min(MOST_WARM_UPS, interactions - 1) + 1)):
+        for share, count in product(WARM_SHARES, range(1, min(MAX_WARM_UPS, interactions - 1) + 1)):
             if (users := int(share * problem.users)) >= 1:
                 yield count, users
 

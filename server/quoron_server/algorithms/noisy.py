@@ -80,7 +80,7 @@ SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of unifo
 
 REACH = 2.0**20  # a clip norm stays within this factor of the first one, both ways
 QUANTILES = 0.4, 0.95
-LEAST_FACTOR, MOST_FACTOR = 0.35, 2.0  # of one round, where users are far
+MIN_FACTOR, MAX_FACTOR = 0.35, 2.0  # of one round, where users are far
 GAIN = 0.15  # of the logarithm in one round, where they are near
 
 
@@ -186,9 +186,9 @@ class AdaptiveClip:
             return first * REACH, presence
         far = (1 - beyond + length) / (1 - self.quantile)
         if far < math.exp(-GAIN):
-            factor = max(far, LEAST_FACTOR)
+            factor = max(far, MIN_FACTOR)
         elif within < 0.4 * self.quantile - 1.25 * near:
-            factor = MOST_FACTOR
+            factor = MAX_FACTOR
         else:
             over = (within - self.quantile) / (1 - self.quantile)
             factor = math.exp(-GAIN * min(max(over, -1.0), 1.0))
@@ -321,7 +321,7 @@ class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
 
 _Schemes = Mapping[Adjacency, Sampling]  # by what is promised, the usual one first
 
-MOST_ROUNDS = 4096  # of one pass
+MAX_ROUNDS = 4096  # of one pass
 LARGEST_ROUNDS = 1024  # of several
 SUBSAMPLING = "docs/privacy/subsampling.md"
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
@@ -468,7 +468,7 @@ def _disjoint(
 ) -> Iterator[Candidate[PhaseModel]]:
     """Rounds of one pass over disjoint cohorts; `noise` is that of a round with so many users."""
     problem = inputs.problem
-    tried = inputs.rounds(round_grid(max(1, min(problem.users // 2, MOST_ROUNDS))))
+    tried = inputs.rounds(round_grid(max(1, min(problem.users // 2, MAX_ROUNDS))))
     cohorts = [problem.users // total for total in tried]
     scales = [noise(inputs, cohort).scale if noise else 0.0 for cohort in cohorts]
     variances = [

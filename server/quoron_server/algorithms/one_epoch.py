@@ -41,7 +41,7 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, PrefixState, factorise, sqrt_coefficients
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import MOST_STATE, Vector
+from quoron_server.algorithm import MAX_STATE, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.descent import Descent, Estimate, State, clipped
@@ -526,7 +526,7 @@ class _Inputs(PlanInputs[OneEpochOptions]):
         if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
             return options.factorisation or "blt"
         kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
-        most = MOST_STATE - _BESIDE * self.problem.dimension  # beyond, no store would take the run
+        most = MAX_STATE - _BESIDE * self.problem.dimension  # beyond, no store would take the run
         return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 

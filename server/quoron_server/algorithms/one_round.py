@@ -39,10 +39,10 @@ LARGEST_DIMENSION = 300
 LEAST_RESOLUTION = 20.0  # ν = nμ / √d
 HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
 
-MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
+MAX_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
 ONE = "three rounds or fewer are allowed, and it needs one"
 
-MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
+MAX_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
@@ -119,7 +119,7 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
         diagnostics = {"answered": sums.answered}
-        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MOST_COLUMNS else {}
+        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MAX_COLUMNS else {}
         return Update(OneRoundState(1, model), (mechanism.entry(),), told, diagnostics)
 
     def model(self, state: OneRoundState) -> Vector:
@@ -291,7 +291,7 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
 def _rule(_plan: RunPlan, allowed: PolicyInputs) -> Decision:
     if allowed.budget.max_rounds is not None:
         return Decision(True, "no more of the rounds that are allowed would leave less, and it needs one")
-    taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
+    taken = (allowed.budget.rounds or math.inf) <= MAX_ROUNDS
     return Decision(taken, ONE if taken else "")
 
 

@@ -21,7 +21,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, V
 from quoron_privacy.errors import require as require_all
 from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.spec import Calibrated, no_better
-from quoron_server.plan import MOST_EPSILON, MOST_ROUNDS, Cost, Privacy, RunPlan
+from quoron_server.plan import MAX_EPSILON, MAX_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Again = Callable[[int, float, int | None], object]
 C = TypeVar("C")
 A = TypeVar("A")  # options
 
-POSITIVE, COUNTS = (1e-12, 1e9), (1, MOST_ROUNDS)  # ranges of options, unless their field has its own
+POSITIVE, COUNTS = (1e-12, 1e9), (1, MAX_ROUNDS)  # ranges of options, unless their field has its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 SINGLY = 16  # rounds up to which a limit on them tries every number
 
@@ -307,8 +307,8 @@ def settled(again: Again, users: int, epsilon: float, needs: Needs) -> Needs:
         def rounded(number: float) -> float:
             return unit * two_digits(number / unit)
 
-        found = _feasible(lambda e: again(users, e, rounds), needs.epsilon, epsilon, MOST_EPSILON, rounded, "epsilon")
-    return needs.naming(enough, found, most=(MOST, MOST_EPSILON))
+        found = _feasible(lambda e: again(users, e, rounds), needs.epsilon, epsilon, MAX_EPSILON, rounded, "epsilon")
+    return needs.naming(enough, found, most=(MOST, MAX_EPSILON))
 
 
 def _feasible(

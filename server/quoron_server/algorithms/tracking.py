@@ -737,11 +737,11 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
 
 def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
-    least, least_main = (resolution * root for resolution in RESOLVED)
+    least, min_main = (resolution * root for resolution in RESOLVED)
     enough = PASSES * _edge(problem, mu * options.participation) / EDGE / n  # brings a second moment's noise to EDGE
     pilot = round((options.pilot_share or min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])) * n)
-    least_length, most_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
-    length = min(max(least_length, pilot // 20), most_length, max(2, pilot // (3 * PASSES)))
+    min_length, max_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
+    length = min(max(min_length, pilot // 20), max_length, max(2, pilot // (3 * PASSES)))
     moment = pilot // PASSES - length
     if moment < 2:
         return
@@ -752,7 +752,7 @@ def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_S
             continue
         for rounds in _main_rounds(options.rounds, warmups):
             main = left // rounds
-            if main * options.participation * mu > least_main:
+            if main * options.participation * mu > min_main:
                 yield _Sizes(length, moment, warmups, warmup, rounds, main)
 
 

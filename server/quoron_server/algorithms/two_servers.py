@@ -40,7 +40,7 @@ from quoron_server.algorithms import options as own_options
 from quoron_server.algorithms import search
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
-from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
+from quoron_server.plan import MIN_EPSILON, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
@@ -239,8 +239,8 @@ def planned(
         options = replace(options, rate=1.0)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
-        if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
-            enough = two_digits(2 * LEAST_EPSILON * louder(privacy.groups))
+        if (least := gdp.epsilon_for(quieter, left)) < MIN_EPSILON:
+            enough = two_digits(2 * MIN_EPSILON * louder(privacy.groups))
             few = f"two noises leave epsilon={least:.2g}"
             raise Infeasible(spec.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
         own = spec.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)

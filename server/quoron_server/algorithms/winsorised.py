@@ -54,7 +54,7 @@ THEOREM = "docs/privacy/winsorised-erm.md#we1"
 ROUNDS = tuple(round_grid(512))  # that are tried
 FAILURE = 1e-3  # chance that choices miss in any round
 DEVIATIONS = 3.0  # of a coordinate, about which it lies in the box
-MOST_BINS = 1 << 12
+MAX_BINS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)  # a coordinate's, which is about normal
     reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
     reach = min(problem.lipschitz, reach)
-    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
+    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MAX_BINS)
     ends = 2 if adjacency == "replace-one" else 1
     # private-mean#m4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
     epsilon = range_epsilon(users=users, bins=bins, choices=length, failure=failure / 2)

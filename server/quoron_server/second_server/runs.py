@@ -51,7 +51,7 @@ from quoron_server.wording import digest
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
-_MOST_TOGETHER = 512  # seals that one thread opens before another may begin
+_MAX_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
 
@@ -438,7 +438,7 @@ class HelpedRuns:
 
         def some(start: int) -> tuple[list[bytes], Words]:
             left_out, total = [], np.zeros((groups, length), np.uint64)
-            for entry in entries[start : start + _MOST_TOGETHER]:
+            for entry in entries[start : start + _MAX_TOGETHER]:
                 seed = None
                 if working.spec.admits(working.rounds.get(entry.fingerprint, ()), round_):
                     about = seals.info(
@@ -452,7 +452,7 @@ class HelpedRuns:
             return left_out, total
 
         total, left_out = np.zeros((groups, length), np.uint64), []
-        for part, words in self._pool.map(some, range(0, len(entries), _MOST_TOGETHER)):
+        for part, words in self._pool.map(some, range(0, len(entries), _MAX_TOGETHER)):
             left_out += part
             total += words
         return left_out, total.reshape(-1)

@@ -25,7 +25,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
-from quoron_server.service.event_log import MOST_SHOWN, EventStream, named, public
+from quoron_server.service.event_log import MAX_SHOWN, EventStream, named, public
 from quoron_server.service.sessions import RunSession, Sessions, poll_seconds
 from quoron_server.specification import RunSpecification
 
@@ -183,7 +183,7 @@ class ActiveRun(Observer):
     def unwilling(self) -> list[int]:
         """Return members that are not connected or have not agreed; as many as are named."""
         session = self.session
-        return [] if session is None else sorted(session.users - session.present)[: MOST_SHOWN + 1]
+        return [] if session is None else sorted(session.users - session.present)[: MAX_SHOWN + 1]
 
     def stop(self) -> None:
         """Cancel what the run waits for: it does not begin, or go on, now."""

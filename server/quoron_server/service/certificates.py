@@ -43,7 +43,7 @@ _log = logging.getLogger("quoron")
 
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
-_LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
+_MIN_RSA, _MIN_CURVE = 2048, 256  # bits of a client's key
 SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
@@ -340,9 +340,9 @@ def strong(certificate: x509.Certificate) -> bool:
     """Return whether its key cannot be computed: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey):
-        return key.key_size >= _LEAST_RSA
+        return key.key_size >= _MIN_RSA
     if isinstance(key, ec.EllipticCurvePublicKey):
-        return key.curve.key_size >= _LEAST_CURVE
+        return key.curve.key_size >= _MIN_CURVE
     return isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey)
 
 
@@ -366,10 +366,10 @@ def group(certificate: x509.Certificate) -> str | None:
 def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:
     with suppress(ValueError, TypeError):
         stored = serialization.load_pem_private_key(read(path), None)
-        if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _LEAST_CURVE:
+        if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _MIN_CURVE:
             return stored
     raise IdentityError(
-        f"Expected an elliptic-curve key of {_LEAST_CURVE} bits or more without password in {path}, got another."
+        f"Expected an elliptic-curve key of {_MIN_CURVE} bits or more without password in {path}, got another."
     )
 
 

@@ -35,9 +35,9 @@ Place = tuple[str, int]  # address and port
 
 _MOST = 4096  # names, before those with full buckets are removed
 
-MOST_TOLD = 1000  # ended runs that are announced to a reconnected client
-MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
-MOST_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
+MAX_TOLD = 1000  # ended runs that are announced to a reconnected client
+MAX_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
+MAX_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
 ENDED_EACH = 2  # connections of one client that are ended in a poll
 POLL = 0.25  # seconds between two polls
 _SHARE = 10.0  # the pause between two polls, in durations of a poll
@@ -101,7 +101,7 @@ class ConnectionLimiter:
     A socket is ended by shutdown(2), as if its other end had closed it, and gRPC cleans it up. Not thread-safe.
     """
 
-    def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
+    def __init__(self, most: int, *, each: int = MAX_EACH) -> None:
         """Limit a port that accepts `most` connections, `each` of one client."""
         self._most, self._each = most, each
         self._known: dict[int, Place | None] = {}  # inode: far end, unless it was ended; oldest first
@@ -138,7 +138,7 @@ class ConnectionLimiter:
         crowded = 2 * len(here) > self._most
         for own in of.values():
             beyond = max(0, len(own) - self._each)
-            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
+            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MAX_BESIDE)]
         self._known |= dict.fromkeys(leaving)  # gRPC may take a while to clean up after them
         return sum(_end(found[inode], inode) for inode in leaving)
 
@@ -350,7 +350,7 @@ class ClientPlane:
         """Announce runs that ended while a client was disconnected, so that it erases the answers that it keeps."""
         with suppress(QuoronError):  # another process has the database, or the coordinator is stopping
             scheduler = self._scheduler
-            for run, how in await scheduler.stored(scheduler.registry.ended_with, stream.user, MOST_TOLD):
+            for run, how in await scheduler.stored(scheduler.registry.ended_with, stream.user, MAX_TOLD):
                 stream.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
                 await stream.wait_for_space()
 

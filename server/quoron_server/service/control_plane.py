@@ -24,7 +24,7 @@ from quoron_server.service.records import UnknownRun, outside, retried_once
 from quoron_server.service.scheduler import Counts, RunScheduler
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
-MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
+MAX_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _LOOK = 1.0  # seconds between two polls of what a run awaits
 _NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -234,7 +234,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
                     if awaited is not None and _named(awaited) != _named(shown):
                         shown = awaited
                         yield _document(awaited)
-                    await asyncio.wait({coming}, timeout=min(_LOOK, MOST_TRUSTED))
+                    await asyncio.wait({coming}, timeout=min(_LOOK, MAX_TRUSTED))
                     await self._require(context)
             finally:
                 coming.cancel()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron_client.protocol import MOST_PEOPLE, wire
+from quoron_client.protocol import MAX_PEOPLE, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.rounds import Evaluate
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from quoron_server.service.second_server_client import SecondServerLink
 
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
-MOST_OPERATORS = 32  # connections to the control plane, so that an operator with many keeps no client out
+MAX_OPERATORS = 32  # connections to the control plane, so that an operator with many keeps no client out
 _RESERVED = 128  # files of our own: database, logs, listening sockets
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
-MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
+MAX_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
 # Of the control plane. A caller without a token can at most send a health probe's message, of the largest size, in
 # every stream of every connection.
 _CONTROL = (
     *wire.STEADY,
     ("grpc.max_receive_message_length", LONGEST + SMALLEST),
-    ("grpc.max_allowed_incoming_connections", MOST_OPERATORS),
+    ("grpc.max_allowed_incoming_connections", MAX_OPERATORS),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.max_connection_idle_ms", 60_000),
 )
@@ -74,10 +74,8 @@ class ServeConfig:
             )
         if not 0 <= self.waiting < math.inf:
             raise ConfigError(f"Expected waiting of 0 seconds or more, got {self.waiting}.")
-        if not 1 <= self.max_users_per_client <= MOST_PEOPLE:
-            raise ConfigError(
-                f"Expected max_users_per_client in [1, {MOST_PEOPLE:,}], got {self.max_users_per_client}."
-            )
+        if not 1 <= self.max_users_per_client <= MAX_PEOPLE:
+            raise ConfigError(f"Expected max_users_per_client in [1, {MAX_PEOPLE:,}], got {self.max_users_per_client}.")
         if self.second_server is not None and self.transport.insecure:
             raise ConfigError(
                 "Expected certificates together with a second server, got --insecure: anyone who reads what clients "
@@ -91,7 +89,7 @@ class ServeConfig:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if allowed == resource.RLIM_INFINITY:
             return self.max_clients
-        return max(1, min(allowed - MOST_OPERATORS - _RESERVED, self.max_clients))
+        return max(1, min(allowed - MAX_OPERATORS - _RESERVED, self.max_clients))
 
 
 class Coordinator(Program):
@@ -137,7 +135,7 @@ class Coordinator(Program):
                 ("grpc.max_receive_message_length", min(config.max_message, wire.MOST + wire.BESIDE)),
                 ("grpc.max_allowed_incoming_connections", most),
             )
-            porter = ConnectionLimiter(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
+            porter = ConnectionLimiter(MAX_OPERATORS, each=MAX_OF_ONE_TOKEN)
             operators = ControlPlane(self.scheduler, config.tokens, porter)
             self.metrics = Metrics(self.scheduler, self._database, config.transport, self.days_left)
             await self.scheduler.start()

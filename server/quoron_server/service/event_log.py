@@ -17,7 +17,7 @@ _log = logging.getLogger("quoron")
 _NOBODY = "nobody that gave a name"
 _LONGEST, _SHOWN = 64, 16  # characters of a client's name, and of a fingerprint where there is none
 
-MOST_SHOWN = 100  # names in one line
+MAX_SHOWN = 100  # names in one line
 PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
 EVENTS: Mapping[str, str] = {  # the first word is the event's name
@@ -114,4 +114,4 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names of many, for people."""
-    return ", ".join(names[:MOST_SHOWN]) + (" and others" if len(names) > MOST_SHOWN else "")
+    return ", ".join(names[:MAX_SHOWN]) + (" and others" if len(names) > MAX_SHOWN else "")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.federation import RunStore
@@ -38,7 +38,7 @@ else:  # when somebody asks
     backup = OnFirstUse("quoron_server.storage.backup")
 
 POLL = 3.0  # seconds between two checks of revoked and connected users
-_MOST_USERS = 1000  # at a time
+_MAX_USERS = 1000  # at a time
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class Records:
 
     def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
-        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
+        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MAX_TOLD:])]
         state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
         return state | {"charged": charged}
 
@@ -262,8 +262,8 @@ class Users:
         """Return users from number `after` on, at most a thousand."""
         with suppress(ConfigError):
             await retried_once(self.poll)
-        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MOST_USERS))
-        return {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
+        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MAX_USERS))
+        return {"users": [user.as_json() for user in found], "more": len(found) == _MAX_USERS}
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""

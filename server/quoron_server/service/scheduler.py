@@ -106,7 +106,7 @@ class RunScheduler:
         self._gathered = -math.inf  # loop time from which on questions are sent
         self._active: dict[str, ActiveRun] = {}
         self._waiting: dict[str, ActiveRun] = {}
-        self._threads = ThreadPoolExecutor(wire.MOST_RUNS, thread_name_prefix="run")
+        self._threads = ThreadPoolExecutor(wire.MAX_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -188,7 +188,7 @@ class RunScheduler:
         """Return name, ε and δ of the runs that a user's client has agreed to, the latest first."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
             await self.stored(engine.note_of, user)
-        return await self.stored(self.registry.agreed, user, wire.MOST_TOLD)
+        return await self.stored(self.registry.agreed, user, wire.MAX_TOLD)
 
     async def submit(self, text: str, *, by: str = "") -> str:
         """Enter a run of an operator; return its name. Submitting the same specification again is the same run.
@@ -296,7 +296,7 @@ class RunScheduler:
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
             for name, run in list(self._waiting.items()):
-                if len(self._active) >= wire.MOST_RUNS:
+                if len(self._active) >= wire.MAX_RUNS:
                     return  # other runs wait until one has ended
                 wanted = run.specification.problem.users, run.specification.group
                 if not run.seated and not (self.users.may_be(*wanted) and await self.stored(self.users.are, *wanted)):

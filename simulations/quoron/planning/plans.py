@@ -29,7 +29,7 @@ from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
 from quoron_server.algorithms.spec import start_risk, told, trivial_risk
 from quoron_server.parameters import Kind, PrintedParameters
-from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Budget, PolicyInputs, Privacy, RunPlan
+from quoron_server.plan import MAX_EPSILON, MIN_EPSILON, Budget, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json, sentence
@@ -510,7 +510,7 @@ def _estimated(
 
 
 MOST_USERS = 10**10
-EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
+EPSILONS = (MIN_EPSILON, MAX_EPSILON)  # that are looked at
 
 
 @dataclass(frozen=True, slots=True, repr=False)

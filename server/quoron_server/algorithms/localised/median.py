@@ -48,8 +48,8 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "median-sgd"
-MOST_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration
-MOST_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the cohort, so more steps leave less risk
+MAX_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration
+MAX_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the cohort, so more steps leave less risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
         pairs = zip(sizes, first_steps * inputs.beta, strict=True)
         return length * np.array([factor(int(size), step) if step <= 2 else math.inf for size, step in pairs])
 
-    most = MOST_COHORTS if inputs.beta else MOST_FLAT_COHORTS
+    most = MAX_COHORTS if inputs.beta else MAX_FLAT_COHORTS
     sizes = cohorts(inputs, round_grid(most), least=3, most=LARGEST_COHORT)
     fixed, steps = options.step_size, _steps(inputs.beta)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)

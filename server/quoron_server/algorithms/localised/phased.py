@@ -52,7 +52,7 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees
 from quoron_server.parameters import ContractingPhases
-from quoron_server.plan import MOST_ROUNDS, RunPlan
+from quoron_server.plan import MAX_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
@@ -295,13 +295,13 @@ def best_schedule(
     grid = [
         (cohort, total, step)
         for cohort in cohort_sizes
-        if 1 <= (total := rounds or problem.users // cohort) <= MOST_ROUNDS
+        if 1 <= (total := rounds or problem.users // cohort) <= MAX_ROUNDS
         for step in steps or steps_for(problem, cohort, total)
     ]
-    if not grid and any(problem.users // cohort > MOST_ROUNDS for cohort in cohort_sizes):
+    if not grid and any(problem.users // cohort > MAX_ROUNDS for cohort in cohort_sizes):
         raise ConfigError(
-            f"Expected cohort_size >= {-(-problem.users // MOST_ROUNDS):,} with n={problem.users:,} users, got "
-            f"{max(cohort_sizes):,}: plans have at most {MOST_ROUNDS:,} rounds."
+            f"Expected cohort_size >= {-(-problem.users // MAX_ROUNDS):,} with n={problem.users:,} users, got "
+            f"{max(cohort_sizes):,}: plans have at most {MAX_ROUNDS:,} rounds."
         )
     if not grid:
         return []

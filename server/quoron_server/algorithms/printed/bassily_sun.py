@@ -37,7 +37,7 @@ from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Privacy
+from quoron_server.plan import MAX_ROUNDS, Privacy
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -145,8 +145,8 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
     cohort = max(1, math.floor(n * share))  # B = nε/((e - 1)√(2T log(2/δ)))
     if cohort > n:
         raise Infeasible("mean-sgd", f"line 2 of Algorithm 4 draws {cohort:,} of {n:,} users", "a smaller epsilon")
-    if rounds > MOST_ROUNDS:
-        condition = f"line 2 of Algorithm 4 takes {rounds:,} rounds, and plans have at most {MOST_ROUNDS:,}"
+    if rounds > MAX_ROUNDS:
+        condition = f"line 2 of Algorithm 4 takes {rounds:,} rounds, and plans have at most {MAX_ROUNDS:,}"
         raise Infeasible("mean-sgd", condition, "fewer users, a smaller epsilon or a larger rounds_factor")
     own_epsilon, own_delta = 1.0, n * delta / (2 * rounds * cohort)  # ε₀, δ₀
     near = Concentration.of(problem, cohort, rounds, 1 / math.sqrt(m * n))  # Lemma 5.1: γ = 1/√(mn)
@@ -381,8 +381,8 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cal
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
     steps = min(max(1, math.floor(n * epsilon**2 / d)), n)  # T = nε²/d
     users = n // steps  # n₀ = ⌊n/T⌋
-    if 2 * steps > MOST_ROUNDS:
-        condition = f"line 2 of Algorithm 5 takes {steps:,} steps, and plans have at most {MOST_ROUNDS:,} rounds"
+    if 2 * steps > MAX_ROUNDS:
+        condition = f"line 2 of Algorithm 5 takes {steps:,} steps, and plans have at most {MAX_ROUNDS:,} rounds"
         raise Infeasible("local-model", condition, "fewer users or a smaller epsilon")
     near = Concentration.of(problem, users, steps, math.sqrt(d / (m * n * epsilon**2)))  # proof of Theorem 3.2: γ
     scale = near.radius * math.sqrt(8 * math.log(1.25 / delta)) / epsilon  # Theorem 4.3, iii
