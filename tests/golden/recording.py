@@ -46,7 +46,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers import BothServers, WithServers
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.second_server import runs as helped_store
-from quoron_server.service import helping
+from quoron_server.service import second_server_client
 from quoron_server.storage import lifetime_ledger, registry, store
 from quoron_server.wording import plan_json
 
@@ -81,7 +81,7 @@ FOLLOWING = (
 )
 SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
 UNTRAINED = ("median-sgd",)  # refused on every ball, as `plans` has it
-SCHEMAS = (lifetime_ledger, registry, helped_store, helping, store)
+SCHEMAS = (lifetime_ledger, registry, helped_store, second_server_client, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {

@@ -20,8 +20,8 @@ from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import start_risk
 from quoron_server.algorithms.search import within_rounds
+from quoron_server.algorithms.spec import start_risk
 from quoron_server.plan import Cost
 from small_run import TOML
 

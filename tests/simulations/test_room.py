@@ -206,7 +206,7 @@ class TestMemory:
     ) -> None:
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         prepared = run.prepare(config, tmp_path, name="trial")
-        monkeypatch.setattr(rounds, "MOST_STATE", 20)
+        monkeypatch.setattr(rounds, "MAX_STATE", 20)
         with pytest.raises(ConfigError, match=r"state takes at most 20 bytes, .* for one-pass-dp-sgd"):
             run.prepare(config, tmp_path, name="trial")
         assert charges(prepared) == 0

@@ -139,7 +139,7 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
 @pytest.mark.parametrize("name", by_default(ALGORITHMS, (*EVERY_QUESTION, "dp-sgd-poisson")))
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
-    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].guarantees.adjacency == ("zero-out",) else ()
     few = [f"algorithm.options.{option}={value!r}" for option, value in SMALL.get(name, {}).items()]  # rounds
     extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, *few, f"algorithm.name={name}")
     config, _ = sources.resolve("quickstart", extra)

@@ -279,8 +279,9 @@ def algorithms() -> list[dict[str, Any]]:
     same = ("name", "summary", "paper", "trust_model")
     rows: list[dict[str, Any]] = []
     for info in ALGORITHMS.values():
-        offered: dict[str, Any] = {"trust_models": info.trust_models, "one_server": info.promises.one_server}
-        offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
+        own = info.guarantees
+        offered: dict[str, Any] = {"trust_models": info.trust_models, "one_server": own.one_server}
+        offered |= {"adjacency": own.adjacency, "constants": info.constants, "theorem": own.theorem}
         offered |= {"relation": info.origin.relation, "from": str(info.origin), "changed": info.origin.note}
         rows.append({key: getattr(info, key) for key in same} | offered)
     return rows

@@ -105,7 +105,7 @@ def link(settings: dict[str, Any]) -> "SecondServerLink | None":
             f"Expected {', '.join(ADDRESS)} together, got {', '.join(given)} alone. The second server's operator gives "
             "them: docs/two-servers.md."
         )
-    from quoron_server.service.helping import SecondServerLink
+    from quoron_server.service.second_server_client import SecondServerLink
 
     address, certs, signing = given.values()
     return SecondServerLink(address=address, second_server_key=signing, **Files.of(certs).all())
@@ -517,7 +517,7 @@ if TYPE_CHECKING:
     from quoron.federation import launch
     from quoron.reports import terminal
     from quoron.simulation import sources
-    from quoron_server.service.helping import SecondServerLink
+    from quoron_server.service.second_server_client import SecondServerLink
 else:  # when a command is called
     terminal = OnFirstUse("quoron.reports.terminal")
     sources = OnFirstUse("quoron.simulation.sources")

@@ -23,7 +23,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_server.algorithms.info import start_risk
+from quoron_server.algorithms.spec import start_risk
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words
 

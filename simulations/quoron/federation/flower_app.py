@@ -56,7 +56,7 @@ def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[s
         waiting=float(waiting) if isinstance(waiting, int | float) else math.nan,  # which is refused
         group=environment.get("QUORON_GROUP") or EVERYONE,
         allow_simulation=allows_simulation(environment),
-        most_people=_whole(environment.get("QUORON_MAX_USERS_PER_CLIENT") or "1"),
+        max_users=_whole(environment.get("QUORON_MAX_USERS_PER_CLIENT") or "1"),
     )
     return ended, results / ended.specification.run
 

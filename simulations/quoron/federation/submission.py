@@ -80,7 +80,7 @@ def specification_of(
     """Return what a coordinator needs to make this very plan of a configuration; what is `said` goes with it."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
     silos = silos_of(config, plan.problem.users)
-    if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
+    if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.policy.fewer_rounds):
         rounds = plan.cost.rounds
     if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)

@@ -7,10 +7,10 @@ The rule, in order, over the plans that are feasible and predicted to be better 
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
    (docs/results.md, "Adversarial users"): up to one in twenty change nothing but the sentence; of more, the recommended
    method, which asks and clips each once, and removal where that is infeasible;
-3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
-   in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed on
-   some tables and tested on others (docs/choosing.md). Where each user has a machine of its own, and users are publicly
-   known to be alike in every direction, the recommended method comes first if its bound is no larger;
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Policy.rule`): everybody may be
+   asked in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed
+   on some tables and tested on others (docs/choosing.md). Where each user has a machine of its own, and users are
+   publicly known to be alike in every direction, the recommended method comes first if its bound is no larger;
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_server.algorithms import Registered
-from quoron_server.plan import Allowance, RunPlan, TrustModel, Verdict
+from quoron_server.algorithms import RegisteredAlgorithm
+from quoron_server.plan import Decision, PolicyInputs, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
@@ -142,11 +142,11 @@ def _nameless(refused: Candidate) -> str:
 
 def automatic(
     candidates: Sequence[Candidate],
-    algorithms: Mapping[str, Registered],
+    algorithms: Mapping[str, RegisteredAlgorithm],
     problem: Problem,
     *,
     trusted: bool = True,
-    allowed: Allowance,
+    allowed: PolicyInputs,
 ) -> tuple[RunPlan, str]:
     """Return the plan that the rule takes, and why in one sentence.
 
@@ -172,13 +172,16 @@ def automatic(
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
 
-def ruled(candidate: Candidate, algorithms: Mapping[str, Registered], allowed: Allowance) -> bool:
+def ruled(candidate: Candidate, algorithms: Mapping[str, RegisteredAlgorithm], allowed: PolicyInputs) -> bool:
     """Return whether a candidate is taken by its own rule, whatever others there are."""
     return _verdict(algorithms[candidate.algorithm], candidate, allowed).taken
 
 
 def _rule(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
+    candidates: Sequence[Candidate],
+    algorithms: Mapping[str, RegisteredAlgorithm],
+    problem: Problem,
+    allowed: PolicyInputs,
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
     """Return the chosen candidate, and what has to be said before its own facts and behind them."""
     feasible = [each for each in candidates if each.plan]
@@ -199,11 +202,11 @@ def _rule(
             return each, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
     for each in candidates:
-        own = algorithms[each.algorithm].choosing
+        own = algorithms[each.algorithm].policy
         if own.rule is not None and own.many_passes and isinstance(each.refusal, Infeasible):
             beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
-    feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
-    many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
+    feasible = [each for each in feasible if algorithms[each.algorithm].policy.rule is None] or feasible
+    many = [each for each in feasible if algorithms[each.algorithm].policy.many_passes]
     least_many = _least(many) if many else None
     if recommended is not None and _worth(recommended, least_many):
         return recommended, because, beside
@@ -212,12 +215,12 @@ def _rule(
 
 
 def _with_outliers(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem
+    candidates: Sequence[Candidate], algorithms: Mapping[str, RegisteredAlgorithm], problem: Problem
 ) -> tuple[Candidate | None, str]:
     """Return what is taken because some users are declared outliers, or None, and what is to be said of it."""
     share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
-    filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
+    filters = [each for each in candidates if algorithms[each.algorithm].policy.removes_outliers]
     able = [each for each in filters if each.plan]
     alike = problem.beliefs.isotropic is not None
     most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
@@ -233,9 +236,9 @@ def _with_outliers(
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 
 
-def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
+def unbearable(problem: Problem, info: RegisteredAlgorithm) -> tuple[str, ...]:
     """That so many declared outliers are more than any method bears that removes none (docs/results.md)."""
-    if problem.beliefs.hostile_share <= BEARABLE or info.choosing.removes_outliers:
+    if problem.beliefs.hostile_share <= BEARABLE or info.policy.removes_outliers:
         return ()
     return (
         f"Of {100 * problem.beliefs.hostile_share:.3g} % hostile users the forecast knows nothing, and nothing "
@@ -244,13 +247,13 @@ def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
     )
 
 
-def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
+def _verdict(info: RegisteredAlgorithm, candidate: Candidate, allowed: PolicyInputs) -> Decision:
     """Return whether the method's own rule takes its plan."""
-    rule = info.choosing.rule
-    return Verdict(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
+    rule = info.policy.rule
+    return Decision(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
 
 
-def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: Allowance) -> bool:
+def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: PolicyInputs) -> bool:
     """Return whether users who are alike in every direction, each on another machine, are asked once instead.
 
     No metric is to be learnt of them, and the least bound is taken, so that more users never leave more.

@@ -15,7 +15,7 @@ from typing import Any
 from quoron.config import Config, TableSection
 from quoron_client.protocol.domains import is_free, on_boundary
 from quoron_privacy.arrays import Vector
-from quoron_server.algorithms.info import constant_risk, start_risk
+from quoron_server.algorithms.spec import constant_risk, start_risk
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import domain_words, reach_words

@@ -23,13 +23,13 @@ from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
 from quoron_privacy.histograms.min_cohort import spent_on
-from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.info import start_risk, told, trivial_risk
+from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
+from quoron_server.algorithms.spec import start_risk, told, trivial_risk
 from quoron_server.parameters import Kind, PrintedParameters
-from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Allowance, Budget, Privacy, RunPlan
+from quoron_server.plan import MAX_EPSILON, MIN_EPSILON, Budget, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json, sentence
@@ -97,7 +97,7 @@ def useless(plan: RunPlan) -> str | None:
     )
 
 
-Registry = Mapping[str, Registered]
+Registry = Mapping[str, RegisteredAlgorithm]
 CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
@@ -247,7 +247,7 @@ def choose(
     budget_of(config).check_plan(planned.plan)
     taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
     numbers = planned.plan.parameters
-    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
+    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.policy.remarks(planned.plan)
     said = (*unbearable(problem, taken), *own)
     lost = () if silos is None else warnings(planned.plan, silos.sizes)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
@@ -260,7 +260,7 @@ def choose(
 
 
 def rounds_curve(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], chosen: RunPlan | None = None
 ) -> RoundsCurve | None:
     """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
 
@@ -271,7 +271,7 @@ def rounds_curve(
         return None
     measured = info.factor.of(problem) is not None
     points = {}
-    for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
+    for rounds in round_grid(LARGEST_ROUNDS)[:: info.policy.curve_step]:
         with suppress(QuoronError):
             plan = _plan(info, config, problem, given, rounds)
             points[rounds] = plan.predicted_excess_risk if measured else plan.guessed_excess_risk
@@ -300,11 +300,11 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection)
-    allowed = Allowance(budget, one_machine and not federated, _participation(config))
+    allowed = PolicyInputs(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_model in TRUSTED
     if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
-        rules = [info for info in algorithms.values() if info.choosing.rule is not None]
+        rules = [info for info in algorithms.values() if info.policy.rule is not None]
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
@@ -328,7 +328,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     wanted = privacy_of(config)
     left = wanted if wanted.min_cohort is None else left_by_min_cohort(wanted, spent=False)
     for info in algorithms.values():
-        too_few = info.choosing.too_few
+        too_few = info.policy.too_few
         if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
             here = config.privacy.epsilon  # less than the user's own, where a share of that pays for private bounds
             needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
@@ -336,12 +336,12 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
             raise Infeasible("auto", found.condition, replace(needs, words=words))
 
 
-def _within_budget(info: Registered, config: Config, problem: Problem) -> Candidate:
+def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
     """Its plan, of fewer rounds where the budget allows no more; without one where it allows none."""
     budget, usual = budget_of(config), _candidate(info, config, problem)
     if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
         return usual
-    for rounds in info.choosing.fewer_rounds if _keeps_answers(info, config) else ():
+    for rounds in info.policy.fewer_rounds if _keeps_answers(info, config) else ():
         with suppress(QuoronError):
             plan = _plan(info, config, problem, {"rounds": rounds})
             if not budget.exceeded(plan):
@@ -409,7 +409,7 @@ def budget_of(config: Config) -> Budget:
     return Budget(**config.budget.model_dump())
 
 
-def _keeps_answers(info: Registered, config: Config) -> bool:
+def _keeps_answers(info: RegisteredAlgorithm, config: Config) -> bool:
     """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
     asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
     if asked.two_servers != TwoServersSection():  # which only two servers have
@@ -427,7 +427,7 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: 
     return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
 
 
-def _private(config: Config, algorithms: Registry) -> list[Registered]:
+def _private(config: Config, algorithms: Registry) -> list[RegisteredAlgorithm]:
     """Return the algorithms that keep something private and have the constants that are asked for."""
     return [
         info
@@ -436,7 +436,7 @@ def _private(config: Config, algorithms: Registry) -> list[Registered]:
     ]
 
 
-def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
+def _candidate(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
     if (why := _other_promise(info, config)) is not None:
         return Candidate(info.name, None, f"{info.name}: {why}.")
     try:
@@ -445,19 +445,19 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
         return Candidate(info.name, None, error)
 
 
-def _other_promise(info: Registered, config: Config) -> str | None:
+def _other_promise(info: RegisteredAlgorithm, config: Config) -> str | None:
     """Return why a method does not promise what is asked for, without its name; None where it may."""
-    if (adjacency := config.privacy.adjacency) not in info.promises.adjacency:
-        return f"guaranteed is {', '.join(info.promises.adjacency)}, and privacy.adjacency={adjacency!r}"
+    if (adjacency := config.privacy.adjacency) not in info.guarantees.adjacency:
+        return f"guaranteed is {', '.join(info.guarantees.adjacency)}, and privacy.adjacency={adjacency!r}"
     if _keeps_answers(info, config):
         return None
     seen = {*info.trust_models}.isdisjoint(UNSEEN)
-    why = info.promises.one_server if seen else f"its trust model is {info.trust_model}"
+    why = info.guarantees.one_server if seen else f"its trust model is {info.trust_model}"
     return f"asked is trust model {_trust_models(config)}; {why}"
 
 
 def _plan(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
     """The best plan; of exactly `rounds` rounds, or budget.rounds, or at most budget.max_rounds. Infeasible if none."""
     try:
@@ -467,7 +467,7 @@ def _plan(
         raise
 
 
-def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_sections(info: RegisteredAlgorithm, config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with what other sections say of them where they do not; printed constants leave no choice."""
     share = config.problem.participation
     if config.algorithm.constants == "paper" or share is None or not info.takes("participation"):
@@ -476,7 +476,7 @@ def with_sections(info: Registered, config: Config, given: Mapping[str, Any]) ->
 
 
 def _estimated(
-    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+    info: RegisteredAlgorithm, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
     """Return the same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
@@ -510,7 +510,7 @@ def _estimated(
 
 
 MOST_USERS = 10**10
-EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
+EPSILONS = (MIN_EPSILON, MAX_EPSILON)  # that are looked at
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -51,7 +51,7 @@ from quoron_privacy.means import private_range
 from quoron_privacy.means.adaptive_mean import TAIL, AdaptiveMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
-from quoron_server.plan import MOST_EPSILON, Privacy
+from quoron_server.plan import MAX_EPSILON, Privacy
 from quoron_server.wording import ReleaseGuarantee
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Priva
 
     def useful(number: int, epsilon: float) -> bool:
         try:
-            return plan(number, Privacy(min(epsilon, MOST_EPSILON), privacy.delta)).error.within(radius) < radius
+            return plan(number, Privacy(min(epsilon, MAX_EPSILON), privacy.delta)).error.within(radius) < radius
         except Infeasible:
             return False
 
@@ -281,7 +281,7 @@ def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Priva
             raise
         condition = refused.condition
     needed = least_number(lambda number: useful(number, privacy.epsilon), users + 1, most=1 << 50)
-    first, most = int(100 * privacy.epsilon), int(100 * MOST_EPSILON)
+    first, most = int(100 * privacy.epsilon), int(100 * MAX_EPSILON)
     hundredths = least_number(lambda number: useful(users, number / 100), first + 1, most=most)
     also = "" if hundredths is None else f", or epsilon >= {hundredths / 100:g}"
     asked = f"{users:,} users at epsilon={privacy.epsilon:g}, delta={privacy.delta:g} are too few: {condition}"

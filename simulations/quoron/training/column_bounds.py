@@ -37,7 +37,7 @@ from quoron_privacy.histograms.private_bounds import (
 )
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Release
-from quoron_server.plan import LEAST_EPSILON
+from quoron_server.plan import MIN_EPSILON
 
 Integers = NDArray[np.int64]
 What = Literal["number", "year", "date", "category", "any", "label", "rate", "items"]
@@ -104,7 +104,7 @@ def planned(
     }
     part = share_for(users=users, **sizes) if share is None else share
     found = EstimatedBounds.calibrate(users=looked_at(users), share=part, **sizes)
-    if share is None and found.rest_epsilon < LEAST_EPSILON:
+    if share is None and found.rest_epsilon < MIN_EPSILON:
         condition = f"epsilon={epsilon:g} leaves nothing beside them"
         raise Infeasible("private bounds", condition, "a larger epsilon")
     return found

@@ -32,7 +32,7 @@ from quoron_privacy.histograms.data_quality import FALSE_ALARM, MISSED, OFTEN, D
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
+from quoron_server.plan import MIN_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.storage.ledger import Ledger
 
@@ -55,7 +55,7 @@ def plan(
     if not share:
         return chosen(config, problem), why
     left, _ = data_quality.rest(privacy.epsilon, privacy.delta, share)
-    if left < LEAST_EPSILON:
+    if left < MIN_EPSILON:
         return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
     rest = config.but(privacy={"epsilon": left})
     try:

@@ -27,7 +27,7 @@ from quoron.training.table import Curated
 from quoron_client.data.encoding import in_words, outcomes, seen
 from quoron_privacy.histograms.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.algorithms.one_round import MOST_COLUMNS, OneRoundParameters, Solved
+from quoron_server.algorithms.one_round import MAX_COLUMNS, OneRoundParameters, Solved
 from quoron_server.algorithms.whitened.method import COMMON, TAILED
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -332,7 +332,7 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
             "forecast does not hold, and a model that is better than none need not use any column. Declare ranges "
             "nearer to where the values are, or none, which buys them; ask more users, or raise epsilon."
         )
-    if last and plan.parameters.outgrown(last):
+    if last and plan.parameters.forecast_broken(last):
         yield (
             "the clip radius was still at the most that it may be when the run ended: users' answers were longer than "
             "the plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do "
@@ -420,7 +420,7 @@ def intervals_of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]
         return f"one step from zero, which {name} takes, is not the best model of a {model.loss.name} loss"
     packed = events[-1].get("public", {}).get("moment") if events else None
     if packed is None:
-        return f"the moment of more than {MOST_COLUMNS} columns is not kept"
+        return f"the moment of more than {MAX_COLUMNS} columns is not kept"
     d = len(model.weights)
     upper = np.zeros((d + 1, d + 1))
     upper[np.triu_indices(d + 1)] = packed

@@ -35,7 +35,7 @@ from quoron.simulation.wildcards import source_of, unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
+from quoron_client.data.fused import Fitting, Gathering, Marks, RowCounts, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.tables import Opened, types_of
 from quoron_client.protocol.questions import Answers, Question
@@ -124,7 +124,7 @@ class HeldRows:
         self._marks.clear()
 
     def fitting(self, slots: Users) -> Iterator[Fitting]:
-        """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
+        """Of those that hold somebody of these slots (m,), some at a time: see `RowCounts.fitting`.
 
         Under zero-out a user without a row is nobody. Only rows of these users are looked at.
         """
@@ -135,7 +135,7 @@ class HeldRows:
             slots = index.order[chosen[index.order]]
         for first in range(0, len(slots), most):
             some = slots[first : first + most]
-            place, tally = np.full(self.declared.users, -1, np.int64), Tally(self.encoding, len(some))
+            place, tally = np.full(self.declared.users, -1, np.int64), RowCounts(self.encoding, len(some))
             place[some] = np.arange(len(some))
             for owners, marks in self._marked(place >= 0):
                 tally.add(owners, marks, place)

@@ -72,7 +72,7 @@ from quoron_privacy.selection.price import Selection, calibrate, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import EVALUATED, LEAST_EPSILON, MOST_EPSILON, RunPlan
+from quoron_server.plan import EVALUATED, MAX_EPSILON, MIN_EPSILON, RunPlan
 from quoron_server.rounds import other_run, without_ledger
 from quoron_server.runs import Run, end
 from quoron_server.wording import sentence
@@ -240,7 +240,7 @@ def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
 
 def planned_with(mu: float, delta: float) -> float:
     """Return ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
-    return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
+    return min(gdp.epsilon_for(mu, delta), MAX_EPSILON)
 
 
 def private_mean(scores: Vector, noise: GaussianNoise, source: NoiseSource) -> float:
@@ -508,7 +508,7 @@ def _planned(
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     mu, delta = of_a_trial
     epsilon = planned_with(mu, delta)
-    if epsilon < LEAST_EPSILON:
+    if epsilon < MIN_EPSILON:
         raise Infeasible("selection", f"a trial would have epsilon={epsilon:.2g}", "a larger epsilon, or fewer trials")
     found: list[Candidate] = []
     refused: list[tuple[str, str]] = []
