@@ -311,7 +311,7 @@ class Model(Printed):
             line * unit[first] if feature.is_number else unit[first : first + feature.width]
             for first, feature in zip(firsts, features, strict=False)
         ]
-        owners = np.array([(*each, -1)[:2] for each in terms.owners], np.int64).reshape(-1, 2)
+        owners = np.array([(*owner, -1)[:2] for owner in terms.owners], np.int64).reshape(-1, 2)
         for one, other in dict.fromkeys(map(tuple, owners.tolist())):
             chosen = np.flatnonzero((owners == (one, other)).all(axis=1))
             rows = grids[one] if other < 0 else (grids[one][:, None] + grids[other][None]).reshape(-1, firsts[-1])
@@ -338,7 +338,7 @@ class Model(Printed):
         grid = axes_of(len(drawn))
         for ax, (titles, effect) in zip(grid, drawn, strict=True):
             features = [by_title[title] for title in titles]
-            ends = [(each.low, each.high) if each.is_number else (-0.5, each.width - 0.5) for each in features]
+            ends = [(axis.low, axis.high) if axis.is_number else (-0.5, axis.width - 0.5) for axis in features]
             if len(titles) == 2:
                 image = ax.imshow(effect.T, origin="lower", aspect="auto", extent=(*ends[0], *ends[1]))
                 ax.figure.colorbar(image, ax=ax)
@@ -406,7 +406,7 @@ class Model(Printed):
             bounds = dict(contents["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
             said = contents["encoding"]["features"]
-            if sum(spans.span_size(each["column"]) or 1 for each in said) > len(weights):  # a line may say a million
+            if sum(spans.span_size(line["column"]) or 1 for line in said) > len(weights):  # a line may say a million
                 raise ValueError(f"more columns than its {len(weights)} weights are of")
             encoding = Encoding.from_json(contents["encoding"])
             expected = encoding.dimension * loss.outputs
@@ -426,7 +426,7 @@ class Model(Printed):
             if measured is not None and not measured.figures:
                 raise ValueError("an evaluation that is none")
             reach = restored(Intervals | None, reach)
-            if any(not -np.inf < each[0] <= each[1] < np.inf for each in reach or () if each is not None):
+            if any(not -np.inf < ends[0] <= ends[1] < np.inf for ends in reach or () if ends is not None):
                 raise ValueError("intervals that are none")
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
             model = cls(*known, reach, why_not, forecast)
@@ -437,7 +437,7 @@ class Model(Printed):
             told_of = f"{type(error).__name__}: {str(error)[:200]}"
             raise DataError(f"Expected a whole model file at {str(path)!r}, got a damaged one ({told_of}).") from None
         with np.errstate(all="ignore"):
-            whole = all(np.isfinite(each).all() for each in model._numbers)
+            whole = all(np.isfinite(array).all() for array in model._numbers)
         if not whole:
             raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got others.")
         return model

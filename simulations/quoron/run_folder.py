@@ -319,7 +319,7 @@ def _column(values: Sequence[Any]) -> "pa.Array":
     else:
         return pa.array(values)
     buffers = [None if all(known) else np.packbits(known, bitorder="little"), *data]
-    return pa.Array.from_buffers(kind, len(values), [each if each is None else pa.py_buffer(each) for each in buffers])
+    return pa.Array.from_buffers(kind, len(values), [part if part is None else pa.py_buffer(part) for part in buffers])
 
 
 def digest(contents: Mapping[str, Any]) -> str:

@@ -178,7 +178,7 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
 
     InputError where labels are text and classes numbers, or the other way round: none could be found.
     """
-    kinds = {"text" if each.dtype.kind in "UST" else "numbers" for each in (labels, classes) if each.dtype.kind != "O"}
+    kinds = {"text" if part.dtype.kind in "UST" else "numbers" for part in (labels, classes) if part.dtype.kind != "O"}
     if len(kinds) > 1:
         raise InputError(f"Expected labels of the classes' type, got {labels.dtype} and classes of {classes.dtype}.")
     codes = np.full(len(labels), -1, np.int64)
@@ -253,7 +253,7 @@ def seed_of(random_state: RandomState) -> int | None:
 def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
     if labels.dtype.kind != "O":
         return np.asarray(labels == value, np.bool_)
-    return np.fromiter((_is(each, value) for each in labels), np.bool_, len(labels))
+    return np.fromiter((_is(label, value) for label in labels), np.bool_, len(labels))
 
 
 def _is(label: object, value: object) -> bool:
@@ -266,9 +266,9 @@ def _is(label: object, value: object) -> bool:
 def _names(classes: NDArray[Any]) -> list[str] | list[int]:
     """How the classes are called in the model's file: as they are if that is text or whole numbers, else 0 to K - 1."""
     named = classes.tolist()
-    if all(isinstance(each, str) and each for each in named):
+    if all(isinstance(name, str) and name for name in named):
         return list(named)
-    if all(isinstance(each, int) and not isinstance(each, bool) and abs(each) < MAX_INTEGER for each in named):
+    if all(isinstance(name, int) and not isinstance(name, bool) and abs(name) < MAX_INTEGER for name in named):
         return list(named)
     return list(range(len(named)))
 

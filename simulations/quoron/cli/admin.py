@@ -151,7 +151,7 @@ def show(
         told = accounts.account(kept, record)
         found = None if names is None else accounts.of_each(kept, names)
     if as_json:
-        plain = told if found is None else [asdict(each) for each in found]
+        plain = told if found is None else [asdict(line) for line in found]
         print(json.dumps(plain, ensure_ascii=False))
     elif found is None:
         print(f"{told['persons']:,} persons, of whom {len(told['departures']):,} have left; {len(told['runs']):,} runs")
@@ -219,8 +219,8 @@ def list_users(
 ) -> None:
     """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
     with reached().control() as control:
-        for each in control.users():
-            print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
+        for user in control.users():
+            print(json.dumps(user, ensure_ascii=False) if as_json else printable(_line(user)))
 
 
 def _line(user: dict[str, Any]) -> str:
@@ -285,7 +285,7 @@ def drawn(
     seed = seed_of(run, told["specification"])
     again = Draw(seed, active, draw(seed, active, len(members)))
     charged = (row["payload"] for row in chain if row["kind"] == "charge" and row["payload"]["run"] == run)
-    noted = [("on the chain", each["drawn"]) for each in charged if "drawn" in each]
+    noted = [("on the chain", event["drawn"]) for event in charged if "drawn" in event]
     if as_json:
         print(json.dumps(told | {"again": again.members.tolist()}))
     else:
@@ -309,8 +309,8 @@ def tokens(
 ) -> None:
     """List the tokens of the control plane, those that are over too; or make one, which is shown this once."""
     if name is None and role is None and not remove:
-        for each in stored.read(file).values():
-            print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
+        for entry in stored.read(file).values():
+            print(json.dumps(entry.as_json()) if as_json else printable(f"{entry.name}\t{entry.role}\t{entry.words()}"))
         return
     if name is None or remove is (role is not None):
         got = " and ".join([*filter(None, (name, role and f"--role {role}")), *(["--remove"] if remove else [])])

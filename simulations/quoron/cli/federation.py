@@ -390,14 +390,14 @@ def runs(
     from quoron_client.protocol.wire import GONE_AFTER
 
     with reached().control() as control:
-        listed = [each for each in control.runs() if run in (None, each["run"])]
+        listed = [row for row in control.runs() if run in (None, row["run"])]
         if run is not None and not listed:
             raise ConfigError(f"Expected the name of a run of this coordinator, got {run!r}. `quoron runs` lists them.")
-        for each in listed:
-            shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
-            if "connected" in each:
-                shown += f"\t{each['connected']} of {each['members']} members connected in the last {GONE_AFTER} s"
-            say(each, printable(shown), as_json=as_json)
+        for row in listed:
+            shown = "\t".join(str(row[key]) for key in ("run", "state", "created", "error") if row[key])
+            if "connected" in row:
+                shown += f"\t{row['connected']} of {row['members']} members connected in the last {GONE_AFTER} s"
+            say(row, printable(shown), as_json=as_json)
 
 
 @connects
@@ -475,8 +475,8 @@ def certs(
     from quoron_server.service import certificates
 
     if shown:
-        for each in certificates.every(folder):
-            print(json.dumps(asdict(each)) if as_json else printable(each.words()))
+        for certificate in certificates.every(folder):
+            print(json.dumps(asdict(certificate)) if as_json else printable(certificate.words()))
         return
     if as_json:
         raise ConfigError("Expected --json with --list, got it alone.")
@@ -648,10 +648,10 @@ def runs_of_second(
     with Database(database, create=False, as_it_is=restored) as opened:
         store = HelpedRunStore(opened)
         if restored:
-            ended = ", ".join(each.run for each in store.runs() if store.end(each.run, RESTORED)) or "none"
+            ended = ", ".join(entry.run for entry in store.runs() if store.end(entry.run, RESTORED)) or "none"
             print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
         elif run is not None:
             print(helped.close(run, store, Keys(keys)))
         else:
-            for each in store.runs():
-                print(each.words())
+            for entry in store.runs():
+                print(entry.words())

@@ -35,7 +35,7 @@ LISTS = ("presets", "algorithms")
 
 def sources(typed: str) -> list[tuple[str, str]]:
     """Presets and files that complete what is typed, each with what it shows."""
-    ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+    ready = [(preset.name, preset.summary) for preset in presets() if preset.name.startswith(typed)]
     return ready + [(path, "") for path in files(typed)]
 
 
@@ -45,7 +45,7 @@ def files(typed: str) -> list[str]:
     found = folder.iterdir() if folder.is_dir() else ()
     named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
     known = [f"{path}/" if path.is_dir() else str(path) for path in named]
-    return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
+    return sorted(name for name in known if name.startswith(typed) and not Path(name).name.startswith("."))
 
 
 def run_folders(typed: str) -> list[str]:
@@ -161,7 +161,7 @@ def asks(*names: str) -> Callable[[Command], Command]:
             columns = {name: read(name, texts) for name in TYPED if (texts := said.pop(name))}
             command(asked=said | {"columns": columns or None, "settings": said["settings"] or ()}, **given)
 
-        asked.__annotations__ = {each.name: each.annotation for each in parameters}
+        asked.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         vars(asked)["__signature__"] = signature(command).replace(parameters=parameters)
         return asked
 
@@ -421,7 +421,7 @@ def bounds(
 
 
 def _names(given: Listed) -> list[str]:
-    return [name for each in given or () for name in _listed(each)]
+    return [name for text in given or () for name in _listed(text)]
 
 
 def stats(
@@ -473,7 +473,7 @@ def stats(
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     """The first and the last day of each column, None where they are to be estimated."""
-    parted = [each.partition("=") for each in typed]
+    parted = [text.partition("=") for text in typed]
     return {name: tuple(ends.split(":")) if ends else None for name, _, ends in parted}
 
 

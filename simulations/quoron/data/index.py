@@ -99,7 +99,7 @@ def _check_files(files: Files, user: str, pieces: Sequence[Piece], ranks: Sequen
     numbers: dict[Any, int] = {}
     partition = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])
     latest = np.full(max(int(own.max()) for own in ranks) + 1, -1, np.int32)  # the file of each user's last rows
-    for piece, own in sorted(zip(pieces, ranks, strict=True), key=lambda each: partition[each[0].part]):
+    for piece, own in sorted(zip(pieces, ranks, strict=True), key=lambda pair: partition[pair[0].part]):
         file, before = piece.part, latest[own]
         apart = before[(before >= 0) & (before != file) & (partition[before] == partition[file])]
         if len(apart):
@@ -312,8 +312,8 @@ class Rows:
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
         """Return the row groups with `wanted` users (users,), and those between."""
-        parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
-        return [each for each in parts if each is not None]
+        parts = (self.index.part_with(piece, wanted) for piece in self.index.pieces)
+        return [part for part in parts if part is not None]
 
     def _read(self, pieces: list[Piece]) -> Generator[pa.Table]:
         def read() -> Iterator[pa.Table]:
@@ -350,7 +350,7 @@ class _Cut:
 
     def span(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> RowSpan:
         """Return the next rows, as many as the runs of the parts have."""
-        places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
+        places, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return RowSpan(places, lengths, self.take(int(lengths.sum(dtype=np.int64))))
 
     def take(self, rows: int) -> Iterator[pa.Table]:

@@ -93,8 +93,8 @@ def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
     squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
     nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
     weights: Vector = vectors[0] ** 2
-    for each in (nodes, weights):
-        each.setflags(write=False)
+    for array in (nodes, weights):
+        array.setflags(write=False)
     return nodes, weights
 
 
@@ -118,8 +118,8 @@ def sphere_plane(dimension: int) -> tuple[Vector, Vector, Vector]:
     lengths = np.sqrt(np.maximum(squares, 0.0))
     along, across = (np.outer(lengths, turned(angles)).ravel() for turned in (np.cos, np.sin))
     shares = np.repeat(weights / len(angles), len(angles))
-    for each in (along, across, shares):
-        each.setflags(write=False)
+    for array in (along, across, shares):
+        array.setflags(write=False)
     return along, across, shares
 
 
@@ -297,12 +297,12 @@ def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], wi
     threads = 1 if size < _SMALL else numba.get_num_threads()
     shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
     ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
-    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)
+    at_once([partial(loop, *part) for part in pairwise(sorted(ends))], threads)
 
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23
-_FEATURES, _SHIFT, _LABELS = (np.uint32(each) for each in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
+_FEATURES, _SHIFT, _LABELS = (np.uint32(purpose) for purpose in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
 _LOGISTIC, _SQUARES, _MEANS = 0, 1, 2  # laws of items, in compiled loops
 _TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
 

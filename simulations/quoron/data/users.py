@@ -260,7 +260,7 @@ class Declared:
 
     def public(self) -> dict[str, Any]:
         """Return these by name, of users of whom more is known too."""
-        return {each.name: getattr(self, each.name) for each in fields(Declared)}
+        return {field.name: getattr(self, field.name) for field in fields(Declared)}
 
 
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]

@@ -101,7 +101,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         waiting = [
             self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
         ]
-        pieces = [piece for each in waiting for piece in each.result()]
+        pieces = [piece for future in waiting for piece in future.result()]
         return together(question, iter(pieces), self.population.dimension)
 
     def close(self) -> None:

@@ -150,7 +150,7 @@ _SEEN = 64  # bytes that a user takes whose items are read where they are: its p
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 # Plain integers: of a member of an enumeration numpy asks a dozen questions before it compares with it.
 _HONEST, _SHIFTED, _MISSING, _ZERO = (
-    int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
+    int(kind) for kind in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
 )
 SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
 

@@ -38,8 +38,8 @@ def main() -> int:
     for end in (woken, wakes):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes)
-    for each in (*ENDS, signal.SIGCHLD):
-        signal.signal(each, lambda *_: None)
+    for handled in (*ENDS, signal.SIGCHLD):
+        signal.signal(handled, lambda *_: None)
     if PROC.exists():
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
@@ -90,13 +90,13 @@ def _left(child: int) -> list[int]:
             os.kill(child, signal.SIGKILL)
         return []
     parents = dict[int, int]()
-    for each in PROC.iterdir():
-        if not each.name.isdigit():
+    for process in PROC.iterdir():
+        if not process.name.isdigit():
             continue
         with suppress(OSError):
-            state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            state, parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state not in (b"Z", b"X"):
-                parents[int(each.name)] = int(parent)
+                parents[int(process.name)] = int(parent)
     below = {os.getpid()}
     while more := {number for number, parent in parents.items() if parent in below} - below:
         below |= more

@@ -60,10 +60,10 @@ class Where:
 
 def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource) -> Released:
     """Make both releases of these users. Unpublished ones may be drawn again, published ones may not."""
-    first = (held.sums(0, held.first_vectors(*places(scorer, each))) for each in batches())
+    first = (held.sums(0, held.first_vectors(*places(scorer, batch))) for batch in batches())
     said = held.release(0, reduce(add, first), noise.stream("held out", "places"))
     found = where(held, scorer, said)
-    second = (held.sums(1, held.second_vectors(parts(scorer, found, each))) for each in batches())
+    second = (held.sums(1, held.second_vectors(parts(scorer, found, batch))) for batch in batches())
     told = held.release(1, reduce(add, second), noise.stream("held out", "figures"))
     return {"places": said.tolist(), "figures": told.tolist()}
 
@@ -143,8 +143,8 @@ def _edges(scorer: Scorer, cells: int, level: Vector) -> Vector:
     ends, rows = np.arange(PLACES + 1) / PLACES, np.diff(level)
     middle, width = scorer.spread
     chance = expit(middle + width * ndtri((ends[1:] + ends[:-1]) / 2)) if scorer.probable else np.full(PLACES, 0.5)
-    both = [rows * each + 1e-12 for each in (chance, 1 - chance)]
-    risen = np.concatenate([[0.0], np.cumsum(sum(each / each.sum() for each in both))]) / 2
+    both = [rows * share + 1e-12 for share in (chance, 1 - chance)]
+    risen = np.concatenate([[0.0], np.cumsum(sum(weights / weights.sum() for weights in both))]) / 2
     inner = np.interp(np.arange(1, cells) / cells, risen, ends)
     low, high = np.interp([ENDS, 1 - ENDS], level, ends)
     return np.concatenate([[min(low, inner[0])], inner, [max(high, inner[-1])]])
@@ -261,7 +261,7 @@ def fitted(held: HeldOut, scorer: Scorer, found: Where, said: Vector, told: Vect
     grid = np.unique(np.concatenate([ends, inner, [found.decides]]))
     level, waves = places_said(said, held.scales[0])
     rows = np.maximum(np.diff(np.interp(grid, ends, level)), 0.0)
-    doubts = np.diff([np.interp(grid, ends, each) for each in waves.T], axis=1).T
+    doubts = np.diff([np.interp(grid, ends, wave) for wave in waves.T], axis=1).T
     middle = (grid[1:] + grid[:-1]) / 2
     scores = score_at(scorer, np.clip(middle, found.edges[0], found.edges[-1]))
     return _fit(held, grid, np.searchsorted(inner, middle), middle > found.decides, scores, rows, doubts, told)
@@ -403,7 +403,7 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuar
         here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
     remarks = [*_remarks(figures)]
     if not scorer.finite or here <= max(FEW, WIDE * noise):
-        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
+        figures, bins, remarks = [_nothing(figure) for figure in figures], (), [NOBODY if scorer.finite else NO_MODEL]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
@@ -540,7 +540,7 @@ def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Ite
         most = MOST_LOSS * found.bound
         value, error = parts.mean(1)
         seen = rate[rate > 0]
-        low, high = (most * each for each in _within(value, error))
+        low, high = (most * end for end in _within(value, error))
         baseline = 0.0 - float((seen * np.log(seen)).sum())
         bound = f"losses held at {most:.3g}"
         yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
@@ -586,17 +586,17 @@ def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) ->
 
 def _remarks(figures: list[Figure]) -> Iterator[str]:
     """Yield what the figures do not say."""
-    for each in figures:
-        name = f"{each.name} per user"
-        if each.useless:
+    for figure in figures:
+        name = f"{figure.name} per user"
+        if figure.useless:
             yield (
                 f"the interval of the {name} is as wide as all that lies between always saying the same "
-                f"({each.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
+                f"({figure.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
             )
-        elif each.baseline is not None and each.low <= each.baseline <= each.high:
+        elif figure.baseline is not None and figure.low <= figure.baseline <= figure.high:
             yield (
-                f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
-                "a larger epsilon may."
+                f"the {name} cannot be told from that of always saying the same ({figure.baseline_name}): more users "
+                "or a larger epsilon may."
             )
 
 
@@ -608,7 +608,7 @@ def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: Relea
         figures.append(_figure(name, value, *_within(value, spread), None, ""))
     seen = parts.here > max(FEW, WIDE * float(held.errors[0]))
     if not seen:
-        figures = [_nothing(each) for each in figures]
+        figures = [_nothing(figure) for figure in figures]
     return Evaluation(
         tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if seen else (NOBODY,)
     )

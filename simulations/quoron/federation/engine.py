@@ -38,7 +38,7 @@ ATTENDED = 4.0  # the same where who answers is public: then it ends after half 
 NAME = "simulation"  # of the run, in the federation's store
 FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
-_EVENT = {each.name for each in fields(RoundEvent)}
+_EVENT = {field.name for field in fields(RoundEvent)}
 
 
 def order_of(service: Service, prepared: Prepared[Setup]) -> Order:

@@ -128,7 +128,7 @@ def keep(name: str, profile: Profile) -> None:
         make_folder(path.parent, mode=OWN)
         with locked(path.parent):
             held = {**read(), name: profile}
-            tree = {other: {key: getattr(each, key) or None for key in _STORED} for other, each in held.items()}
+            tree = {other: {key: getattr(entry, key) or None for key in _STORED} for other, entry in held.items()}
             replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
     except OSError as error:
         why = f"{error.strerror}. QUORON_CONFIG_HOME names another folder."

@@ -63,7 +63,7 @@ LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron se
 LOOK = 0.05
 LATER = 60.0  # seconds until a client that has failed tries again
 LONGEST = 1000  # characters of why a client has failed, which are written to the supervisor at once or not at all
-ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no second operator is on this machine
+ONE_SERVER = tuple(model for model in TRUST_MODELS if model != TWO_SERVERS)  # no second operator is on this machine
 _LOG = logging.getLogger("quoron")
 
 
@@ -382,7 +382,7 @@ class Supervisor:
         """For `quoron local status`, and for callers that end processes."""
         running = {"supervisor": os.getpid(), "listen": self.order.listen, "control": self.order.control}
         running |= {"here": self.here, "clients": self.order.clients}
-        found = [(each.numbers, None if each.process is None else each.process.pid) for each in self.children]
+        found = [(child.numbers, None if child.process is None else child.process.pid) for child in self.children]
         running |= {"coordinator": next((process for numbers, process in found if not numbers), None)}
         running |= {"processes": [[list(numbers), process] for numbers, process in found if numbers]}
         with suppress(OSError):

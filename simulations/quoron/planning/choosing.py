@@ -127,9 +127,9 @@ def risk_sentence(bound: float | None, guess: float | None) -> str:
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
     """Every reason against a plan once, in words that fit behind a list of names, with the algorithms it rules out."""
     found: dict[str, list[str]] = {}
-    for each in candidates:
-        if each.plan is None:
-            found.setdefault(_nameless(each), []).append(each.algorithm)
+    for candidate in candidates:
+        if candidate.plan is None:
+            found.setdefault(_nameless(candidate), []).append(candidate.algorithm)
     return [(reason, tuple(names)) for reason, names in found.items()]
 
 
@@ -153,14 +153,14 @@ def automatic(
     `candidates` have a plan only where it is feasible, within the budget and worth running. Raises Infeasible when no
     candidate that the rule allows has one.
     """
-    able = [each for each in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].trust_models)]
+    able = [one for one in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[one.algorithm].trust_models)]
     if not able and not trusted:
         raise Infeasible(
             "auto",
             "privacy.trust_model asks for two-servers or local, and no algorithm here has either",
             "a coordinator that may see answers (another privacy.trust_model)",
         )
-    if not any(each.plan for each in able):
+    if not any(candidate.plan for candidate in able):
         which = "every algorithm" if trusted else "every algorithm of trust model two-servers or local"
         reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, reasons, "more users or a larger epsilon")
@@ -181,8 +181,8 @@ def _rule(
     candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
     """Return the chosen candidate, and what has to be said before its own facts and behind them."""
-    feasible = [each for each in candidates if each.plan]
-    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
+    feasible = [candidate for candidate in candidates if candidate.plan]
+    recommended = next((candidate for candidate in candidates if candidate.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
         wary, said = _with_outliers(candidates, algorithms, problem)
@@ -191,19 +191,19 @@ def _rule(
             return wary, because, ()
     beside: tuple[str, ...] = ()
     limited = allowed.budget.max_rounds is not None  # of all that their rules take the least, so that more never harms
-    for each in sorted(feasible, key=_bound) if limited else feasible:
-        verdict = _verdict(algorithms[each.algorithm], each, allowed)
-        if verdict.taken and recommended is not None and _once_will_do(recommended, each, problem, allowed):
+    for candidate in sorted(feasible, key=_bound) if limited else feasible:
+        verdict = _verdict(algorithms[candidate.algorithm], candidate, allowed)
+        if verdict.taken and recommended is not None and _once_will_do(recommended, candidate, problem, allowed):
             return recommended, because, (ALIKE,)
         if verdict.taken:
-            return each, (*because, verdict.because), ()
+            return candidate, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
-    for each in candidates:
-        own = algorithms[each.algorithm].choosing
-        if own.rule is not None and own.many_passes and isinstance(each.refusal, Infeasible):
-            beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
-    feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
-    many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
+    for candidate in candidates:
+        own = algorithms[candidate.algorithm].choosing
+        if own.rule is not None and own.many_passes and isinstance(candidate.refusal, Infeasible):
+            beside += (f"{candidate.algorithm} is not feasible here ({_nameless(candidate).rstrip('.')})",)
+    feasible = [one for one in feasible if algorithms[one.algorithm].choosing.rule is None] or feasible
+    many = [candidate for candidate in feasible if algorithms[candidate.algorithm].choosing.many_passes]
     least_many = _least(many) if many else None
     if recommended is not None and _worth(recommended, least_many):
         return recommended, because, beside
@@ -216,19 +216,19 @@ def _with_outliers(
 ) -> tuple[Candidate | None, str]:
     """Return what is taken because some users are declared outliers, or None, and what is to be said of it."""
     share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
-    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
-    filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
-    able = [each for each in filters if each.plan]
+    recommended = next((one for one in candidates if one.algorithm == RECOMMENDED and one.plan), None)
+    filters = [candidate for candidate in candidates if algorithms[candidate.algorithm].choosing.removes_outliers]
+    able = [candidate for candidate in filters if candidate.plan]
     alike = problem.beliefs.isotropic is not None
     most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
-    removing = [each for each in able if _risk(each) <= most]
+    removing = [candidate for candidate in able if _risk(candidate) <= most]
     if removing and (alike or (recommended is None and problem.beliefs.hostile_share > BEARABLE)):
         return _least(removing), f"{share}, and it removes outliers"
     if problem.beliefs.hostile_share > BEARABLE and recommended is not None:
         return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
     if able:
         return None, f"{share}, who may bias it: what removes them would leave more"
-    wants = [(each.users, each.algorithm) for each in filters if each.users is not None]
+    wants = [(candidate.users, candidate.algorithm) for candidate in filters if candidate.users is not None]
     fewest = f" ({min(wants)[1]} needs n >= {min(wants)[0]:,})" if wants else ""
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 

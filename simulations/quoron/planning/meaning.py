@@ -122,7 +122,7 @@ def unsure(plan: RunPlan, left: float | None = None) -> tuple[str, ...]:
     has measured a bound the planner's guess is taken.
     """
     known = (left, plan.predicted_excess_risk, plan.guessed_excess_risk)
-    bound, start = next((each for each in known if each is not None), None), start_risk(plan.problem)
+    bound, start = next((risk for risk in known if risk is not None), None), start_risk(plan.problem)
     if bound is None or bound < start:
         return ()
     return (

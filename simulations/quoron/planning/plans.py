@@ -149,8 +149,8 @@ class Plan(Tabular):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the plan, the number of alternatives, and the first remark."""
-        others = [each for each in self.candidates if each.algorithm != self.plan.algorithm]
-        feasible = sum(each.plan is not None for each in others)
+        others = [other for other in self.candidates if other.algorithm != self.plan.algorithm]
+        feasible = sum(other.plan is not None for other in others)
         more = [("others", f"{feasible} feasible, {len(others) - feasible} not: see candidates")] if others else []
         more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
         return [*self.plan.rows(), *more]
@@ -162,7 +162,7 @@ class Plan(Tabular):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a candidate algorithm; of the plan alone where no other was considered."""
-        return [each.record() for each in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
+        return [candidate.record() for candidate in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Return matplotlib Axes with excess risk against rounds. ConfigError for a plan without its curve."""
@@ -192,13 +192,13 @@ class Plan(Tabular):
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan, and one entry for each algorithm considered."""
-        considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
+        considered = [{name: row[name] for name in CONSIDERED} for row in map(Candidate.record, self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         answers = {} if self.advice is None else self.advice.as_json()
         said: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.estimates) is not None:
-            said["estimates"] = [asdict(each) for each in paid.costs()]
+            said["estimates"] = [asdict(cost) for cost in paid.costs()]
         return plan_json(self.plan) | said | curve | answers
 
 
@@ -308,14 +308,14 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
-            if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
+            if any(ruled(one, algorithms, allowed) for one in alone):  # bounds may be loose; others are not better
                 plan, choice = automatic(alone, algorithms, problem, allowed=allowed)
                 algorithms[plan.algorithm].verify(plan)
                 return Plan(plan, alone, choice=choice)
     within = (_within_budget(info, config, problem) for info in _private(config, algorithms))
-    candidates = tuple(_worthwhile(each, problem) for each in within)
-    if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
-        candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    candidates = tuple(_worthwhile(candidate, problem) for candidate in within)
+    if not any(candidate.plan for candidate in candidates):  # whatever is taken then, is refused for its budget
+        candidates = tuple(_worthwhile(candidate, problem) for candidate in _candidates(config, problem, algorithms))
     plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed)
     algorithms[plan.algorithm].verify(plan)
     return Plan(plan, candidates, choice=choice)
@@ -381,7 +381,7 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     except Infeasible as error:
         if not alternatives:
             raise
-        feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms, name) if each.plan)
+        feasible = tuple(other.algorithm for other in _candidates(config, problem, algorithms, name) if other.plan)
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, algorithms, name) if compare else ()))

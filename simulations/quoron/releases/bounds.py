@@ -159,8 +159,8 @@ def find_bounds(
 
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
     """Return the columns that names, patterns and spans of each kind stand for."""
-    entries = [each for some in declared for each in some]
-    header = tables.names(source) if any(wildcards.WILD in each for each in entries) else []
+    entries = [entry for some in declared for entry in some]
+    header = tables.names(source) if any(wildcards.WILD in entry for entry in entries) else []
     meant = iter(wildcards.meant(entries, header, roles={user}))
     return [[name for _ in some for name in next(meant)] for some in declared]
 

@@ -104,7 +104,7 @@ class PrivateMean(Release):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the first coordinates, the method and its noise."""
-        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        first = ", ".join(f"{number:.4g}" for number in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
         value, error = ("value", f"{first} ({len(self.value):,} numbers)"), ("error", str(self.error))
         return [value, ("method", self.method), ("noise", noise), error]

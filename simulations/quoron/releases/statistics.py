@@ -55,7 +55,7 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 def range_of(column: str, ends: Any) -> tuple[float, float]:
     """Of a first and a last day, as texts or dates. ConfigError for others."""
     try:
-        first, last = (each if isinstance(each, dt.date) else dt.date.fromisoformat(each) for each in ends)
+        first, last = (end if isinstance(end, dt.date) else dt.date.fromisoformat(end) for end in ends)
         low, high = first.toordinal() - _EPOCH, last.toordinal() - _EPOCH
     except (TypeError, ValueError):
         low, high = 0, 0
@@ -105,7 +105,7 @@ class Question:
                 f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
                 "'count by COLUMN' or 'mean of COLUMN'."
             )
-        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
+        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < level < 1 for level in self.at)):
             raise ConfigError(
                 f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
             )
@@ -125,7 +125,7 @@ class Question:
         if found["bins"]:
             said["bins"] = int(found["bins"])
         try:
-            levels = tuple(float(each) for each in found["at"].split(",")) if found["at"] else QUARTILES
+            levels = tuple(float(level) for level in found["at"].split(",")) if found["at"] else QUARTILES
         except ValueError:
             raise ConfigError(f"Expected quantiles as numbers between 0 and 1, got at {found['at']!r}.") from None
         if found["what"] == "median":
@@ -136,7 +136,7 @@ class Question:
     def words(self) -> str:
         """As a text, by which its answer is found."""
         bins = f" in {self.bins} bins" if self.what == "histogram" else ""
-        levels = f" at {', '.join(f'{each:g}' for each in self.at)}" if self.what == "quantiles" else ""
+        levels = f" at {', '.join(f'{level:g}' for level in self.at)}" if self.what == "quantiles" else ""
         return f"{self.what}{f' of {self.of}' if self.of else ''}{bins}{levels}{f' by {self.by}' if self.by else ''}"
 
     @property
@@ -148,10 +148,10 @@ class Question:
 def asked_of(questions: Any) -> list[Question]:
     """Each question once. ConfigError for what is none."""
     listed = [questions] if isinstance(questions, str) else questions
-    if not (isinstance(listed, Sequence) and listed and all(isinstance(each, str) for each in listed)):
+    if not (isinstance(listed, Sequence) and listed and all(isinstance(text, str) for text in listed)):
         raise ConfigError(f"Expected questions such as 'count by ward', got {shortened(questions)}.")
-    asked = [Question.read(each) for each in listed]
-    if len({each.words for each in asked}) < len(asked):
+    asked = [Question.read(text) for text in listed]
+    if len({question.words for question in asked}) < len(asked):
         raise ConfigError("Expected each question once, got one twice.")
     return asked
 
@@ -208,7 +208,7 @@ def declared(
             raise ConfigError(f"Expected numeric[{name!r}] as (low, high), got {shortened(ends)}.")
         ranges[name] = (low, high)
     for name, values in categorical.items():
-        kinds = {type(each) for each in values} if isinstance(values, list | tuple) else set()
+        kinds = {type(value) for value in values} if isinstance(values, list | tuple) else set()
         if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
             raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
         words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
@@ -269,7 +269,7 @@ class Row:
     def text(self) -> str:
         """For people, on one line whatever a group is called."""
         named = printable(" ".join(filter(None, (self.group, self.cell))).replace("\n", "\\n"))
-        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
+        value, low, high = (self.shown(number, "{:.6g}".format) for number in (self.value, self.low, self.high))
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
 
     def shown(self, value: float, number: Callable[[float], str]) -> str:
@@ -353,10 +353,10 @@ def _estimates(
     if question.what == "mean":
         return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
     if question.what == "quantiles":
-        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
-    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+        return [(f"{level:g}", spread.quantile_of(own, level, part).in_units(low, width)) for level in question.at]
+    counts = [spread.count_of(cell, users=users, scale=part.scale).in_units(0.0, part.most) for cell in own.tolist()]
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]
-    named = [day(each) if dates else f"{each:g}" for each in edges]
+    named = [day(edge) if dates else f"{edge:g}" for edge in edges]
     bins = [f"{one} to {other}" for one, other in pairwise(named)]
     return zip(bins if question.what == "histogram" else [""], counts, strict=True)
 
@@ -413,23 +413,23 @@ def statistics(
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
     adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
-    if items == 1 and zero_out is None and any(each.what == "count" and each.by is None for each in asked):
+    if items == 1 and zero_out is None and any(question.what == "count" and question.by is None for question in asked):
         raise ConfigError(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
     privacy = Privacy(epsilon, delta)
     facts = declared(numeric, categorical, dates)
-    numbers = dict.fromkeys(each.of for each in asked if each.of)
-    names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
+    numbers = dict.fromkeys(question.of for question in asked if question.of)
+    names = list(dict.fromkeys(name for question in asked for name in (question.of, question.by) if name))
     source = tables.opened(source)
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
     facts = replace(facts, dates=facts.dates | typed)
     table, owners, found = read(source, user, names, facts.dates, empty=zero_out is not None)
     slots = slots_of(found, zero_out, delta, allow_large_delta=allow_large_delta)
     facts = replace(facts, users=slots, items=items, adjacency=adjacency)
-    wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
-    wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
+    wants = [Want(name, "date" if name in facts.dates else "number") for name in numbers if name not in facts.ranges]
+    wants += [Want(name, "category") for name in dict.fromkeys(q.by for q in asked if q.by) if name not in facts.words]
     if len({want.column for want in wants}) < len(wants):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
     paid = column_bounds.planned(wants, slots, privacy.epsilon, privacy.delta, adjacency) if wants else None

@@ -134,7 +134,7 @@ def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> 
     for part in parts:
         if part.detail and not details:
             continue
-        listed = [(each.heads[: each.brief], each.rows) for each in part.tables if each.rows]
+        listed = [(table.heads[: table.brief], table.rows) for table in part.tables if table.rows]
         listed = [((), part.rows), *listed] if part.rows else listed
         if part.title and (listed or part.note or part.warnings or part.statement):
             say(out, part.title, style="bold")

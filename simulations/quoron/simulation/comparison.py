@@ -351,8 +351,8 @@ def run_jobs(
         ending.callback(threads.shutdown, cancel_futures=True)
         for worker in workers:
             ending.callback(worker.kill)  # first: who waits for an answer learns that there will be none
-        for each in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
-            each.result()
+        for future in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
+            future.result()
     return ends
 
 

@@ -139,7 +139,7 @@ def release(
     entries = {entry.mechanism: entry for entry, _ in estimates.releases()}
     made = crowd.numbers([want for want in wants if want.may_be_number], found) if estimates.columns else []
     made += crowd.names([want for want in wants if want.may_be_text], found)
-    return found, tuple(entries[f"bounds-{each}"] for each in made)
+    return found, tuple(entries[f"bounds-{name}"] for name in made)
 
 
 def typical_items(found: Mapping[str, Any]) -> int:
@@ -291,7 +291,7 @@ def text_codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[st
     # A text that a model's file may not hold is no name, either.
     nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
     ranks[nothing] = np.nan
-    return ranks[columns.codes(coded)], [found[each] for each in order]
+    return ranks[columns.codes(coded)], [found[place] for place in order]
 
 
 def _of_word(text: str) -> int:

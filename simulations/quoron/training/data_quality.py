@@ -246,9 +246,9 @@ def _warnings(quality: DataQuality, shares: Shares, encoding: Encoding, estimate
     known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
     lost = shares.unusable >= quality.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
-    spoken = [(each, WIDE if each[1].name in estimates else 0.0) for each in found]
-    known_amiss = (each for each, least in spoken if each[0] >= max(least, quality.threshold(errors.column)))
-    amiss = sorted(known_amiss, key=lambda each: -each[0])
+    spoken = [(pair, WIDE if pair[1].name in estimates else 0.0) for pair in found]
+    known_amiss = (pair for pair, least in spoken if pair[0] >= max(least, quality.threshold(errors.column)))
+    amiss = sorted(known_amiss, key=lambda pair: -pair[0])
     if lost:
         see = "see the columns named below" if amiss else _cause(columns, encoding)
         yield (
@@ -292,7 +292,7 @@ def _warnings(quality: DataQuality, shares: Shares, encoding: Encoding, estimate
 
 def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
     """Return why rows cannot be used where no column stands out: the label, if every other value is filled in."""
-    able = [each for each in columns if encoding.missing == "drop" or each.kind in ("label", "weight")]
+    able = [column for column in columns if encoding.missing == "drop" or column.kind in ("label", "weight")]
     if len(able) != 1:
         return "no single column stands out of the noise"
     only = able[0]

@@ -70,7 +70,7 @@ class Wanted:
     @property
     def all(self) -> tuple[Want, ...]:
         """Of everything, in one order."""
-        return (*self.features, *(each for each in (self.label, self.items) if each is not None))
+        return (*self.features, *(want for want in (self.label, self.items) if want is not None))
 
 
 def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wanted:
@@ -151,13 +151,13 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     own, given = roles(section), section.columns
     label = None if section.label is None else section.label.column
     said_of = {name: kind for name, kind in estimated_columns(section).items() if name != label}
-    named = [each for each in said_of if each != ALL]
+    named = [name for name in said_of if name != ALL]
     features = [name for kind in FEATURES for name in getattr(declared.columns, kind)]
     said = {name for feature in features for name in spans_named(feature)} - {*named}
     asked = [name for kind in (*FEATURES, "estimate") for name in getattr(given, kind)]
     said |= left_out(asked, header, given.exclude)
     found = meant(named, header, roles=own | said)
-    kinds = {name: said_of[each] for each, some in zip(named, found, strict=True) for name in some}
+    kinds = {name: said_of[entry] for entry, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header, own)
         if name in given.numeric or name in given.hashed or name in given.dates:
@@ -218,8 +218,8 @@ class Found:
         own = weights(named, 0 if asked.label is not None and spelt(asked.label, released) else None)
         shared = paid.threshold(named, own[-1])
         features = [_bounds(want, released[want.column], least, shared, widest) for want in asked.features]
-        columns = {each.name: each for each in features if each.value is not None}
-        missing = [f"Column {each.name!r} is left out: {each.problem}" for each in features if each.value is None]
+        columns = {bounds.name: bounds for bounds in features if bounds.value is not None}
+        missing = [f"Column {part.name!r} is left out: {part.problem}" for part in features if part.value is None]
         if not (columns or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label: Mapping[str, Any] = {}
@@ -245,21 +245,21 @@ class Declarations:
     def lines(self) -> tuple[EstimatedBound, ...]:
         """Of everything that was paid for, what was found; the label first."""
         estimates = self.paid
-        numbers = sum(each.may_be_number for each in self.wanted.all)
+        numbers = sum(want.may_be_number for want in self.wanted.all)
         errors = estimates.errors(columns=numbers, names=1)
         return tuple(
             EstimatedBound(
-                each.column,
-                self._value(each),
-                errors.names / self.found.weights[not each.is_label] if self._named(each) else errors.cells,
+                want.column,
+                self._value(want),
+                errors.names / self.found.weights[not want.is_label] if self._named(want) else errors.cells,
             )
-            for each in sorted(self.wanted.all, key=lambda each: not each.is_label)
+            for want in sorted(self.wanted.all, key=lambda want: not want.is_label)
         )
 
     @property
     def columns(self) -> frozenset[str]:
         """Those whose range or values were estimated."""
-        return frozenset(each.column for each in self.wanted.all if each.what != "rate")
+        return frozenset(want.column for want in self.wanted.all if want.what != "rate")
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -274,7 +274,7 @@ class Declarations:
         head = [
             f"# Estimated with {self.paid.share:.2g} of the μ² of a run, and public since: anyone who declares it in "
             "another run pays nothing for it.",
-            *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *(toml_text.comment(f"{line.column}: {line.text()}") for line in self.lines()),
             *map(toml_text.comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
@@ -307,7 +307,7 @@ class Declarations:
 def integers(words: Sequence[str]) -> list[str | int]:
     """Texts as integers, ascending, if all of them are some."""
     found = table_columns.integers(words)
-    return sorted(int(each) for each in found) if isinstance(found[0], int) else [*found]
+    return sorted(int(name) for name in found) if isinstance(found[0], int) else [*found]
 
 
 def _bounds(want: Want, said: Mapping[str, Any], least: float, shared: float, widest: int) -> Bounds:
@@ -378,7 +378,7 @@ def _label(
     if len(names) == 1 and held >= MOST * there:
         errors = paid.errors(columns=paid.columns, names=1)
         error = hypot(errors.names / own[0], errors.places)
-        sign = any(names[0].lower() in each for each in SIGNS)
+        sign = any(names[0].lower() in pair for pair in SIGNS)
         if there - held >= 5 * error:
             return {} if sign else {"positive": integers(names)[0]}, []
         few = (
@@ -405,7 +405,7 @@ def _as_classes(name: str) -> tuple[str, str]:
 
 def _numbers(column: str, names: Sequence[str]) -> list[str]:
     """That classes are numbers, perhaps a quantity of few values; nothing of 0, 1, ..., as programs number classes."""
-    values = sorted(columns.parsed(each) for each in names)
+    values = sorted(columns.parsed(name) for name in names)
     if len(values) < 3 or any(map(isnan, values)) or values == [*range(len(values))]:
         return []
     return [
@@ -440,7 +440,7 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)
-    texts = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    texts = [f"{entry:.4g}" if isinstance(entry, float) else str(entry) for entry in value[:SHOWN]]
     shown = [text if len(text) <= LONG else f"{text[: LONG - 3]}..." for text in texts]
     return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")
 
@@ -563,10 +563,10 @@ def _guessed(config: Config, asked: Wanted, width: int) -> Config:
     """Return what may be found: columns of words have so many categories, all others are numbers."""
     wide = [f"{place}" for place in range(width)]
     features = {
-        each.column: Bounds("numeric", each.column, (-1.0, 1.0))
-        if each.what == "number"
-        else Bounds("categorical", each.column, wide)
-        for each in asked.features
+        want.column: Bounds("numeric", want.column, (-1.0, 1.0))
+        if want.what == "number"
+        else Bounds("categorical", want.column, wide)
+        for want in asked.features
     }
     return configured(config, asked, Found(features, items=None if asked.items is None else 1))
 
@@ -632,8 +632,8 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     given = tree["population"]["columns"]
     words = {name: values for name, values in given["categorical"].items() if values}
     given |= {"estimate": {}, "numeric": {**given["numeric"], **asked.known}, "categorical": words}
-    for each in found.features.values():
-        given[each.kind][each.name] = each.value
+    for bounds in found.features.values():
+        given[bounds.kind][bounds.name] = bounds.value
     if found.label:
         tree["population"]["label"] |= found.label
     if estimated_columns(section) and "missing" not in section.columns.model_fields_set:

@@ -103,8 +103,8 @@ class TrainingSummary(Printed):
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
         told = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
-        known = [(word, each) for word, each in told if each is not None]
-        said = [f"{each.excess_risk:.2g} {word}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
+        known = [(word, risk) for word, risk in told if risk is not None]
+        said = [f"{risk.excess_risk:.2g} {word}" + f" ({risk.words()})" * bool(risk.words()) for word, risk in known]
         return f"excess risk at most {', '.join(said)}" if said else None
 
     def _beside(self) -> str:
@@ -143,7 +143,7 @@ class TrainingSummary(Printed):
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the method, what was learnt of the table, and the price."""
         rows = self.method()
-        rows += [(f"estimated: {each.column}", each.text()) for each in self.estimates[:SHOWN]]
+        rows += [(f"estimated: {bound.column}", bound.text()) for bound in self.estimates[:SHOWN]]
         if len(self.estimates) > SHOWN:
             rows.append(("and more", f"{len(self.estimates) - SHOWN:,} facts of the table: declared.toml"))
         if self.data_quality is not None:
@@ -164,7 +164,7 @@ class TrainedTable(Run[Model]):
     def rows(self) -> list[tuple[str, str]]:
         """Return the first of the summary, how good the model is, and the first warning."""
         measured = [] if self.evaluation is None else self.evaluation.rows()[:2]
-        warned = [("warnings", f"{len(self.summary.warnings)}: {each}") for each in self.summary.warnings[:1]]
+        warned = [("warnings", f"{len(self.summary.warnings)}: {warning}") for warning in self.summary.warnings[:1]]
         return [*self.summary.rows()[:5], *measured, *warned]
 
     @property
@@ -244,7 +244,7 @@ def _summary(
     )
     with lifetime.opened(told.ledger) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
-        gaussian = all(each.mu is not None for each in ledger.charges(group))
+        gaussian = all(charge.mu is not None for charge in ledger.charges(group))
     limit = "none"
     if account is not None:  # what the limit counts decides, not what is proved of all runs together
         limit = f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
@@ -343,7 +343,7 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
 
 def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what the run released of how columns vary and of how sure predictions could be."""
-    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
+    found = [event["public"]["unevenness"] for event in events if "unevenness" in event.get("public", {})]
     last = _last(events)
     if found and found[-1] > UNEVEN:
         yield (

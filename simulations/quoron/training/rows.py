@@ -598,7 +598,7 @@ def carry_out(
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
     evaluation = None if told is None else _said(run.plan, setting, told, statement)
     between = ((event["round"] + 1, event["public"].get("evaluation")) for event in events)
-    history = tuple((done, _said(run.plan, setting, each, statement)) for done, each in between if each is not None)
+    history = tuple((done, _said(run.plan, setting, means, statement)) for done, means in between if means is not None)
     said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
     trained = TrainedRows(model, model, statement, folder.path, run.plan, len(events), evaluation, history)
@@ -631,7 +631,7 @@ def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, 
     def enough(released: Sequence[dict[str, Any]]) -> bool:
         if patience is None or len(released) < 2 * patience:
             return False
-        sums = np.array([each["means"][1] for each in released[-2 * patience :]])
+        sums = np.array([event["means"][1] for event in released[-2 * patience :]])
         before, last = sums.reshape(2, patience).mean(axis=1)
         return bool(last <= before)  # of sums, as how many have items is the same
 

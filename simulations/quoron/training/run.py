@@ -140,7 +140,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     paid = prepared.scene.paid
     released, _ = estimating.release(prepared.scene, SeededNoise(config.run.seed))
     estimates, found = estimating.read(prepared, released)
-    said = ", ".join(f"{each.column}: {each.text()}" for each in estimates.lines())
+    said = ", ".join(f"{bound.column}: {bound.text()}" for bound in estimates.lines())
     remark = (
         f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."

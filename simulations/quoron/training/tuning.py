@@ -377,8 +377,8 @@ class TableSearch(Printed):
 
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
-        others = {self.rows_of.key(each.config): each for each in self.candidates}
-        found = b"".join(digest_of(self.rows_of.of(each.config).items) for each in others.values())
+        others = {self.rows_of.key(candidate.config): candidate for candidate in self.candidates}
+        found = b"".join(digest_of(self.rows_of.of(candidate.config).items) for candidate in others.values())
         return hashlib.blake2b(found, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
@@ -392,7 +392,7 @@ class TableSearch(Printed):
         if place not in self._algorithms:  # which is verified, once
             self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
         weights, events = without_ledger(self._algorithms[place], engine, noise)
-        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
+        scores = [user_scores(weights, declared.loss, batch) for batch in batches(declared, items, scoring)]
         score = private_mean(np.concatenate(scores), self.noise, noise)
         return Outcome(score, weights, events)
 
@@ -402,8 +402,8 @@ class TableSearch(Printed):
             "price": self.price.as_json(),
             "statement": self.statement,
             "candidates": [
-                {"name": each.name, "varied": dict(each.cell.varied), "algorithm": each.planned.plan.algorithm}
-                for each in self.candidates
+                {"name": trial.name, "varied": dict(trial.cell.varied), "algorithm": trial.planned.plan.algorithm}
+                for trial in self.candidates
             ],
             "refused": [{"name": name, "why": why} for name, why in self.refused],
             "users": self.users,
@@ -478,20 +478,20 @@ def prepare(
     positive(trials=mean)
     law = Trials.negative_binomial(mean, most=math.ceil(3 * mean) if most is None and padded else most)
     rows = _Rows(base, frame)
-    helds = [rows.of(each.config).declared for each in cells]
+    helds = [rows.of(cell.config).declared for cell in cells]
     users = helds[0].users
-    if any(each.users != users for each in helds):
+    if any(declared.users != users for declared in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
     if (share := effort.get("holdout")) is None:  # so that the noise of a score is small, if it can be
         share = min(max(1 / (calibrate(epsilon, delta, law) * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
     held = held_users(users, share)
 
-    def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
-        candidates, refused = _planned(cells, helds, (mu, each), held, identity)
-        own = gdp.mu_for(planned_with(mu, each), each, gaussians=1)
+    def plan(mu: float, delta: float) -> tuple[_Planned, list[Pair]]:
+        candidates, refused = _planned(cells, helds, (mu, delta), held, identity)
+        own = gdp.mu_for(planned_with(mu, delta), delta, gaussians=1)
         noise = GaussianNoise.for_mu(sensitivity=1 / held, mu=own, dimension=1)  # of a mean of scores in [0, 1]
-        plans = [each.planned.plan for each in candidates]
-        pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
+        plans = [candidate.planned.plan for candidate in candidates]
+        pairs = [pair for plan in plans for pair in ALGORITHMS[plan.algorithm].pairs(plan)]
         score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
         return (candidates, refused, noise), [*pairs, score]  # by what is drawn: the second account's own
 
