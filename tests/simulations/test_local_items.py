@@ -68,7 +68,7 @@ class TestItems:
         give_tables(folder, config, table, population.users)
         simulation, terms = programs.Simulation(prepared.scene, 0.0), Terms.read("r", _description(prepared))
         for number in range(1, population.users + 1):
-            place, wanted = folder.client(number), population.held.of(np.array([number - 1]))
+            place, wanted = folder.client(number), population.all_items.of(np.array([number - 1]))
             assert _same(programs.items_of(simulation, number).batch, wanted)
             assert "who" not in pq.read_schema(place / ITEMS).names
             if number != BROKEN + 1:  # whose rows cannot be used

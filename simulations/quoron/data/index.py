@@ -161,7 +161,7 @@ class Index:
             return None
         return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
 
-    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
+    def row_counts(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
         """Return rows of every user in these pieces, or in all, (users,). Private."""
         counts = np.zeros(self.users, np.int32)
         for piece in self.pieces if pieces is None else pieces:
@@ -287,7 +287,7 @@ class Rows:
 
         A run of which only some rows count is two.
         """
-        long = np.zeros(0, np.bool_) if self.most is None else self.index.held(pieces) > self.most
+        long = np.zeros(0, np.bool_) if self.most is None else self.index.row_counts(pieces) > self.most
         seen = np.zeros(self.index.users if long.any() else 0, np.int64)
         for piece in pieces:
             ranks, lengths = self.index.runs(piece)
@@ -305,10 +305,10 @@ class Rows:
             counts = np.tile([True, False], len(ranks))
             yield np.repeat(ranks, 2)[some], both[some], counts[some]
 
-    def held(self, pieces: list[Piece]) -> Ranks:
+    def row_counts(self, pieces: list[Piece]) -> Ranks:
         """Return rows of every user in these pieces that count, (users,). Private."""
-        held = self.index.held(pieces).astype(np.int64)
-        return held if self.most is None else np.minimum(held, self.most)
+        counts = self.index.row_counts(pieces).astype(np.int64)
+        return counts if self.most is None else np.minimum(counts, self.most)
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
         """Return the row groups with `wanted` users (users,), and those between."""

@@ -334,8 +334,8 @@ class ItemStore:
         """Most items of a user; no row is read for it."""
         own = np.zeros(self.rows.users, np.bool_)
         own[self.numbers[self.order]] = True
-        held = self.rows.held(self.rows.pieces(own))
-        return int(held[own[: len(held)]].max(initial=0))
+        counts = self.rows.row_counts(self.rows.pieces(own))
+        return int(counts[own[: len(counts)]].max(initial=0))
 
     def part(self, users: Users) -> "ItemStore":
         """Return a separate store for some of the users, read in the same order."""
@@ -353,10 +353,10 @@ class ItemStore:
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(known), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)
-        held = rows.held(self._pieces)
+        counts = rows.row_counts(self._pieces)
         if rows.users > rows.index.users:
-            held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
-        longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
+            counts = np.append(counts, np.zeros(rows.users - rows.index.users, counts.dtype))
+        longest, ends = int(counts.max(initial=0)), np.append(0, np.cumsum(counts[known], dtype=np.int64))
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole = int(ends[-1])
         fits = whole * width <= memory() and whole < 2**31
@@ -598,16 +598,16 @@ class FileUsers(TabularUsers):
 
     def items(self, users: Users) -> ItemBatch:
         """Return the items of `users` (k,), in that order."""
-        return flipped(self.held.items(users), self.corruption(users), self.loss)
+        return flipped(self.all_items.items(users), self.corruption(users), self.loss)
 
     @property
-    def held(self) -> ItemStore:
+    def all_items(self) -> ItemStore:
         """All users' items within the bounds of the loss; read for it when it is first asked for."""
         return self.store.filled
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
-        return self.held.pieces(users)
+        return self.all_items.pieces(users)
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
@@ -628,7 +628,7 @@ class DatasetPopulation(FileUsers):
         return self.store.rows.encoding
 
     @property
-    def everybody(self) -> int:
+    def total_users(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.store.rows.users
 
@@ -639,12 +639,12 @@ class DatasetPopulation(FileUsers):
     @cached_property
     def truth(self) -> TablePopulation:
         """The same users with all rows in memory, to compare a model with."""
-        owners, tables = zip(*self.store.rows.tables(np.ones(self.everybody, np.bool_)), strict=True)
+        owners, tables = zip(*self.store.rows.tables(np.ones(self.total_users, np.bool_)), strict=True)
         return population_of(
             self,
             pa.concat_tables(tables),
             np.concatenate(owners),
-            np.isin(np.arange(self.everybody), self.store.numbers, assume_unique=True),
+            np.isin(np.arange(self.total_users), self.store.numbers, assume_unique=True),
             encoding=self.encoding,
             outliers=self.outliers,
             seed=self.seed,

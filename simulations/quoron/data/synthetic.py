@@ -186,7 +186,7 @@ class LogisticRisk:
     multiplier: float
 
     @property
-    def held(self) -> bool:
+    def is_constrained(self) -> bool:
         """Whether the ball holds the optimum back."""
         return self.multiplier > 0.0
 
@@ -227,7 +227,7 @@ class QuadraticRisk:
         return self.domain.project(self.centre)
 
     @property
-    def held(self) -> bool:
+    def is_constrained(self) -> bool:
         """Whether the centre lies outside the domain."""
         return not np.array_equal(self.optimum, self.centre)
 
@@ -518,12 +518,12 @@ class Synthetic:
         return ItemBatch(features, labels, offsets)
 
     @cached_property
-    def held(self) -> ItemBatch | None:
+    def all_items(self) -> ItemBatch | None:
         """All users' items, if they are to be kept in memory: within the bounds of the loss as they are made."""
         return self.items(np.arange(self.users)) if self.in_memory else None
 
     @property
-    def makes(self) -> bool:
+    def generates_items(self) -> bool:
         """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
         return not self.in_memory
 
@@ -541,7 +541,7 @@ class Synthetic:
         del model
         return {}
 
-    def beside(self, model: Vector) -> dict[str, Any]:
+    def summary_fields(self, model: Vector) -> dict[str, Any]:
         """Return what the domain's bound costs, as a summary has it: users are as declared."""
         held = max(0.0, self.excess_risk(self.optimum))
         remarks = tuple(about_boundary(self.domain, model, self.optimum, held))
@@ -615,7 +615,7 @@ class Synthetic:
     def _free(self) -> Risk:
         """The same over all models; of a loss without a least value over those of the domain."""
         risk = self._risk
-        if isinstance(risk, LinearRisk) or not risk.held:
+        if isinstance(risk, LinearRisk) or not risk.is_constrained:
             return risk
         return self._over(free_ball(self.feature_norm))
 

@@ -46,8 +46,8 @@ def main() -> int:
     child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED)
     code = _until(child, woken)
     gives_up = time.monotonic() + PATIENCE
-    while (left := _left(child)) and time.monotonic() < gives_up:
-        for number in left:
+    while (descendants := _descendants(child)) and time.monotonic() < gives_up:
+        for number in descendants:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
         _reap()
@@ -63,11 +63,11 @@ def _until(child: int, woken: int) -> int:
         ready, *_ = select.select([0, woken], [], [])
         if 0 in ready and not os.read(0, 4096):
             return 0
-        told = os.read(woken, 4096) if woken in ready else b""
+        signals = os.read(woken, 4096) if woken in ready else b""
         ended = _reap()
         if child in ended:
             return ended[child]
-        for number in set(told) & set(ENDS):
+        for number in set(signals) & set(ENDS):
             os.kill(child, number)
 
 
@@ -83,7 +83,7 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _left(child: int) -> list[int]:
+def _descendants(child: int) -> list[int]:
     """Return numbers of our descendants."""
     if not PROC.exists():
         with suppress(OSError):

@@ -172,7 +172,7 @@ def items_of(simulation: Simulation, number: int, *_: object) -> OwnItems:
     """Return the items of the user whose client this is (from 1), as the inline engine has them."""
     people = simulation.scene.population
     items = people.items(np.array([number - 1]))
-    return OwnItems(items if getattr(people, "makes", False) else bounded(items, people.loss), None)
+    return OwnItems(items if getattr(people, "generates_items", False) else bounded(items, people.loss), None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
         return problem(config, population)
     slots = config.population.users if config.privacy.adjacency == "zero-out" else None
     table = cast(Any, population)
-    return problem(config, Declared(**table.public() | {"users": slots or table.everybody}))
+    return problem(config, Declared(**table.public() | {"users": slots or table.total_users}))
 
 
 def problem(config: Config, population: Declared | Answering) -> Problem:

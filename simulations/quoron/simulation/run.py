@@ -248,7 +248,7 @@ def _results(
         seconds=seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT,
         choice=prepared.planned.choice,
-        users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
+        users_held_out=getattr(population, "total_users", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
         variation=0.0 if worth is None else worth.lack,
     )
@@ -257,7 +257,7 @@ def _results(
 
 def _measured(truth: "Synthetic | TablePopulation", model: NDArray[np.float64]) -> dict[str, Any]:
     """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
-    return truth.beside(model) | {
+    return truth.summary_fields(model) | {
         "excess_risk": truth.excess_risk(model),
         "excess_risk_initial": truth.excess_risk(np.zeros_like(model)),
         "test": truth.test_metrics(model),
