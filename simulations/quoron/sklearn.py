@@ -357,7 +357,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            fitted = training.rehearse(config, simulation_seed=seed, frame=table)
+            fitted = training.simulate_training(config, simulation_seed=seed, frame=table)
             self.model_, self.plan_, self.n_rounds_ = fitted
             self.data_quality_: DataQualityReport | None = None
             self.guarantee_: Guarantee | None = None

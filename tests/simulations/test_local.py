@@ -272,7 +272,7 @@ class TestItems:
         assert simulation is not None
         for number in (1, 7, 30):
             found = programs.items_of(simulation, number)
-            assert _same(found.batch, prepared.scene.population.items(np.array([number - 1])))
+            assert _same(found.batch, prepared.setup.population.items(np.array([number - 1])))
 
     @pytest.mark.parametrize("source", [TABLE, TOML])
     def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(

@@ -245,7 +245,7 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     monkeypatch.setattr(evaluated, "batches", measuring)
     table, out = people.assign(who=[f"u{each:04}" for each in people["who"]]), tmp_path / "run"
     with monkeypatch.context() as once:
-        once.setattr(run, "_planned_for", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        once.setattr(run, "_try_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train(table, out, holdout=0.3)
     shutil.copytree(out, tmp_path / "twin")

@@ -90,7 +90,7 @@ def simulate(
         prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
     if table is not None:
-        prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.keep_table(table)))
+        prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.write_table(table)))
     base = Path.cwd() if table is None else folder.path
     with folder.resumable(), bars.display(progress) as bar:
         return carry_out(where, prepared, folder, base, [bar, *observers])
@@ -208,7 +208,7 @@ def compare(
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     folder = claim_for(out, f"{name}-compare", comparisons.is_comparison, "a comparison").path
     if table is not None:
-        RunFolder(folder).keep_table(table)
+        RunFolder(folder).write_table(table)
     return carried_out(request, folder, chosen, progress)
 
 

@@ -441,7 +441,7 @@ def fetch(
 
     with reached().control() as control:
         plan, ledger, model = control.call("plan", run=run), control.call("ledger", run=run), control.model(run)
-    folder = RunFolder.made(Path(run) if out is None else out)
+    folder = RunFolder.created(Path(run) if out is None else out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
     folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())

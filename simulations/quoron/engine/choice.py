@@ -284,12 +284,12 @@ def inline_or_ray(engine: str | Engine) -> Inline | Ray:
 @contextmanager
 def shared(prepared: "Prepared[Setup]", engine: Inline | Ray) -> "Iterator[Prepared[Setup]]":
     """The same run with the engine's workers for its users, for as long as it takes; without any, in this process."""
-    setup = prepared.scene
+    setup = prepared.setup
     if isinstance(engine, Inline) and engine.workers is None:
-        yield replace(prepared, scene=setup.remembering(prepared.planned.plan))
+        yield replace(prepared, setup=setup.remembering(prepared.planned.plan))
         return
     assert isinstance(setup.engine, InlineEngine)
     workers = engine.over(setup.engine)
     assert isinstance(workers, ShardedEngine)
     with workers:
-        yield replace(prepared, scene=replace(setup, engine=workers))
+        yield replace(prepared, setup=replace(setup, engine=workers))

@@ -51,7 +51,7 @@ def order_of(service: Service, prepared: Prepared[Setup]) -> Order:
             "Expected a run of one coordinator with --engine service, got trust model two-servers: the second server "
             "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
-    run, population = prepared.config.run, prepared.scene.population
+    run, population = prepared.config.run, prepared.setup.population
     listen, control = free_ports(2)
     return Order(
         clients=population.users,
@@ -98,7 +98,7 @@ def simulate(
 
 def specification(prepared: Prepared[Setup], timeout: int | None = None) -> RunSpecification:
     """Return the run as an operator would submit it; rounds end once everybody has answered."""
-    config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
+    config, plan, population = prepared.config, prepared.planned.plan, prepared.setup.population
     seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
     return specification_of(
         config,

@@ -69,7 +69,7 @@ def simulate(
     on_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    nodes, log = min(engine.nodes or NODES, prepared.scene.problem.users), folder.path / LOG
+    nodes, log = min(engine.nodes or NODES, prepared.setup.problem.users), folder.path / LOG
     ours, theirs = Pipe(duplex=False)
     for observer in observers:
         observer.started(prepared.planned.plan)
@@ -168,13 +168,13 @@ def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: RoundSender
             grid,
             fleet,
             RUN,
-            prepared.scene.problem,
+            prepared.setup.problem,
             SECONDS,
             early_ends=True,
             demanding=True,
         )
         try:
-            runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
+            runs.carry_out(replace(prepared, setup=replace(prepared.setup, engine=engine)), folder, [observer])
         except NodeFailed as error:
             how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
             raise NodeFailed(f"{error} {how}") from None

@@ -71,7 +71,7 @@ _LOG = logging.getLogger("quoron")
 class Simulation:
     """What a simulation hands to the processes of its federation."""
 
-    scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
+    setup: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
     slow: float  # seconds that every answer takes more
 
 
@@ -94,7 +94,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         max_users_per_client=max(order.people, default=1),
         max_clients=max(2 * order.clients, 64),
         waiting=0.0 if simulated or not before else WAITING,
-        evaluate=None if simulation is None else simulation.scene.evaluate,
+        evaluate=None if simulation is None else simulation.setup.evaluate,
         max_message=LARGEST if simulated else LARGEST >> 4,
     )
     counting: list[asyncio.Task[None]] = []
@@ -170,7 +170,7 @@ async def _client(
 
 def items_of(simulation: Simulation, number: int, *_: object) -> OwnItems:
     """Return the items of the user whose client this is (from 1), as the inline engine has them."""
-    people = simulation.scene.population
+    people = simulation.setup.population
     items = people.items(np.array([number - 1]))
     return OwnItems(items if getattr(people, "generates_items", False) else bounded(items, people.loss), None)
 
@@ -184,7 +184,7 @@ class SimulatedWorker(Worker):
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, unless it was ordered that there is none."""
-        engine = self.simulation.scene.engine
+        engine = self.simulation.setup.engine
         assert isinstance(engine, InlineEngine)
         if ready and self.simulation.slow:
             time.sleep(self.simulation.slow)
@@ -207,7 +207,7 @@ def _say(status: int, line: str) -> None:
 
 def write(folder: Folder, prepared: Prepared[Setup], slow: float = 0.0) -> None:
     """What a simulation hands to the processes of its federation."""
-    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.scene, slow), pickle.HIGHEST_PROTOCOL))
+    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.setup, slow), pickle.HIGHEST_PROTOCOL))
 
 
 def read(folder: Folder) -> Simulation | None:

@@ -185,7 +185,7 @@ def write_app(folder: Path, specification: RunSpecification, *, waiting: float) 
     config = {"specification": specification.as_text(), "waiting": float(waiting)}
     app = {"publisher": "quoron", "components": COMPONENTS, "config": config}
     text = toml_text.dumps({"project": project, "tool": {"flwr": {"app": app}}})
-    RunFolder.made(folder).write_text("pyproject.toml", text)
+    RunFolder.created(folder).write_text("pyproject.toml", text)
 
 
 def _encoding(config: Config, loss: Loss, users: int) -> Encoding:

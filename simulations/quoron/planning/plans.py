@@ -625,10 +625,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared(Generic[S]):
-    """Of a simulation, or for real, of users in a `scene` of its kind."""
+    """A planned run, simulated or for real, of users in a `setup` of its kind."""
 
     config: Config
-    scene: S
+    setup: S
     planned: Plan
     digest: str  # of everything that decides the run's bits
     name: str = "simulation"  # in the lifetime account

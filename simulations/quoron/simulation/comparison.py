@@ -584,8 +584,8 @@ class Work:
             return "refused", str(error)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            scene = prepared.scene.remembering(prepared.planned.plan)
-            runs.carry_out(replace(prepared, scene=scene), RunFolder(folder), report=False)
+            instance = prepared.setup.remembering(prepared.planned.plan)
+            runs.carry_out(replace(prepared, setup=instance), RunFolder(folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None
@@ -601,18 +601,18 @@ class Work:
         """The last run's users, where the configuration makes the same, and the last plan left them their domain."""
         if self.last is None or _users(config) != _users(self.last.config):
             return None
-        population = self.last.scene.population
+        population = self.last.setup.population
         return population if population.domain == make_domain(config.domain, population.loss.feature_norm) else None
 
 
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """Return what `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = config.run.dropout
-    engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    engine = InlineEngine(prepared.setup.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
-    scene = replace(prepared.scene, engine=engine)
+    instance = replace(prepared.setup, engine=engine)
     digest = runs.fingerprint(config, base)
-    return Prepared(config, scene, planned, digest)
+    return Prepared(config, instance, planned, digest)
 
 
 def _but_for_the_seed(config: Config) -> dict[str, Any]:

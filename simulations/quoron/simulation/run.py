@@ -103,31 +103,31 @@ def prepare(
     """
     began = time.perf_counter()
     config = with_columns(config, folder, frame)
-    scene = setup(config, folder, frame, population)
-    problem = problem_for_real(config, scene.population) if compare else scene.problem
+    instance = setup(config, folder, frame, population)
+    problem = problem_for_real(config, instance.population) if compare else instance.problem
     if isinstance(config.population, TableSection):
         check_delta(config.privacy.delta, problem.users, allowed=config.privacy.allow_large_delta)
     planned = choose(config, problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, TableSection):
-        planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
+        planned = replace(planned, remarks=(*planned.remarks, *instance.population.knowledge.assumptions))
         if compare and config.train.data_quality != 0 and planned.plan.guarantee.servers is None:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
-    scene = scene.settled(planned.plan)
+    instance = instance.settled(planned.plan)
     if not compare:
         unused = () if config.train.holdout is None else (UNUSED_HOLDOUT,)
         planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
     digest = fingerprint(config, folder) if frame is None else ""
-    return Prepared(config, scene, planned, digest, began=began)
+    return Prepared(config, instance, planned, digest, began=began)
 
 
 def carry_out(
     prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer] = (), *, report: bool = True
 ) -> SimulatedRun:
     """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `report`."""
-    scene, run = prepared.scene, prepared.run
+    instance, run = prepared.setup, prepared.run
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
+        run.carry_out(ledger, instance.engine, observers, evaluate=instance.evaluate)
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
@@ -187,12 +187,12 @@ def _run(
 
 def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
     """Return the model with the columns of a table, if there is one."""
-    encoding = getattr(prepared.scene.population, "encoding", None)
+    encoding = getattr(prepared.setup.population, "encoding", None)
     if encoding is None:
         return None
     from quoron.model import Model
 
-    return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
+    return Model.released(weights, encoding, prepared.setup.population.loss, prepared.planned.plan, made=None)
 
 
 def fingerprint(config: Config, folder: Path, stored: bytes = b"") -> str:
@@ -215,13 +215,13 @@ def fingerprint(config: Config, folder: Path, stored: bytes = b"") -> str:
 def _results(
     prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
-    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
+    config, instance, plan = prepared.config, prepared.setup, prepared.planned.plan
     events = ledger.events()
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
-    population, cost = scene.population, events[-1] if events else {}
-    figures = _measured(scene.truth, model) if config.run.evaluate else {}
+    population, cost = instance.population, events[-1] if events else {}
+    figures = _measured(instance.truth, model) if config.run.evaluate else {}
     remarks = figures.pop("remarks_simulation_only", ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]

@@ -22,7 +22,7 @@ from quoron.config import Config
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
-from quoron.training.table import Curated, HeldRows
+from quoron.training.table import TableRows, TableSetup
 from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
 from quoron_privacy.accounts import gdp
@@ -95,7 +95,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
     return replace(own, guarantee=whole)
 
 
-def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
+def release(prepared: Prepared[TableSetup], own: Ledger, among: Users) -> Shares | None:
     """Return the data quality check of these users (k,), released now unless it was before; None without one.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
@@ -108,13 +108,13 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
 
     def draw() -> tuple[tuple[Release], dict[str, Any]]:
         return (quality.entry(),), {
-            "table_health": drawn(quality, prepared.scene.held, SecureNoise.fresh(), among).tolist()
+            "table_health": drawn(quality, prepared.setup.rows, SecureNoise.fresh(), among).tolist()
         }
 
     return quality.shares(np.array(own.draw_once(PREFACE, draw)["table_health"], np.float64))
 
 
-def drawn(quality: DataQuality, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
+def drawn(quality: DataQuality, held: TableRows, noise: NoiseSource, among: Users) -> Vector:
     """A release (D,) of a look at rows of these users (k,): who holds it back may draw again, who tells it may not."""
     users, reduction = among[noise.stream("table health", "users").subset(len(among), quality.users)], quality.reduction
     parts = (quality.vectors(*part) for part in held.fitting(users))

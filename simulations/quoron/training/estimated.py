@@ -451,13 +451,13 @@ Owners = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Undeclared:
+class UndeclaredSetup:
     """The users of a table of which something is estimated before the run is planned; no other value is read yet."""
 
     source: Opened
     owners: Owners  # (N,) whose each row is
     users: int  # slots, those that are held out among them
-    people: bytes  # a digest of who they are: numbers are theirs in all that follows
+    users_digest: bytes  # of their names: slots are theirs in all that follows
     wanted: Wanted
     base: Path
     frame: Any
@@ -470,10 +470,10 @@ class Undeclared:
 
 def prepared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
-) -> tuple[Undeclared, Plan] | None:
+) -> tuple[UndeclaredSetup, Plan] | None:
     """The table, and the forecast that its run is charged by; None where all that is missing is a rate of no use.
 
-    Raises what `hold` raises, and what `choose` does.
+    Raises what `load_rows` raises, and what `choose` does.
     """
     section = check_section(config)
     frame = frame.read_all() if isinstance(frame, pa.RecordBatchReader) else frame  # which can be read only once
@@ -489,7 +489,7 @@ def prepared(
     planned, widest, paid = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
     known = source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest, paid
-    return Undeclared(*known), planned
+    return UndeclaredSetup(*known), planned
 
 
 def _rate_pays(config: Config, asked: Wanted, users: int) -> bool:
@@ -596,7 +596,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBound
 
 
 def release(
-    scene: Undeclared, noise: NoiseSource | None = None, among: Owners | None = None
+    setup: UndeclaredSetup, noise: NoiseSource | None = None, among: Owners | None = None
 ) -> tuple[Released, tuple[Release, ...]]:
     """Return what is estimated `among` users (k,), or of all, with the noise of this start alone, and its entries.
 
@@ -605,23 +605,23 @@ def release(
     source = SecureNoise.fresh() if noise is None else noise
     with memory_for("the rows that are looked at", ONCE):
         return column_bounds.release(
-            scene.paid, scene.wanted.all, scene.source, scene.owners, scene.users, source, among
+            setup.paid, setup.wanted.all, setup.source, setup.owners, setup.users, source, among
         )
 
 
-def read(prepared: Prepared[Undeclared], released: Released) -> tuple[Declarations, Config]:
+def read(prepared: Prepared[UndeclaredSetup], released: Released) -> tuple[Declarations, Config]:
     """Return what was released, as declarations, each with its cost, and the configuration with them.
 
     NothingReleased where no model can be made of it.
     """
-    scene, section = prepared.scene, prepared.config.population
+    setup, section = prepared.setup, prepared.config.population
     assert isinstance(section, TableSection)
     given = section.columns
     said = bool(given.numeric or given.hashed or given.dates or any(map(bool, given.categorical.values())))
-    type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
+    type_ = setup.source.schema.get(setup.wanted.label.column) if setup.wanted.label is not None else None
     text = type_ is not None and columns.is_text(type_)
-    found = Found.of(scene.wanted, released, paid=scene.paid, widest=scene.widest, known=said, text=text)
-    return Declarations(scene.paid, found, scene.wanted), configured(prepared.config, scene.wanted, found)
+    found = Found.of(setup.wanted, released, paid=setup.paid, widest=setup.widest, known=said, text=text)
+    return Declarations(setup.paid, found, setup.wanted), configured(prepared.config, setup.wanted, found)
 
 
 def configured(config: Config, asked: Wanted, found: Found) -> Config:

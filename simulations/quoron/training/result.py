@@ -23,7 +23,7 @@ from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import data_quality as checks
 from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
-from quoron.training.table import Curated
+from quoron.training.table import TableSetup
 from quoron_client.data.encoding import in_words, outcomes, seen
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -189,7 +189,7 @@ class TrainedTable(Run[Model]):
 
 
 def write(
-    prepared: Prepared[Curated],
+    prepared: Prepared[TableSetup],
     folder: RunFolder,
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
@@ -200,7 +200,7 @@ def write(
 
     The model comes last: where it is, all of the folder is.
     """
-    plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
+    plan, held, made = prepared.planned.plan, prepared.setup.rows, prepared.setup.identity.began
     shares = checks.label_shares(held.encoding, plan.guarantee.data_quality, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
@@ -222,16 +222,16 @@ def stored(folder: RunFolder) -> TrainedTable:
 
 
 def _summary(
-    prepared: Prepared[Curated],
+    prepared: Prepared[TableSetup],
     model: Model,
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None,
     measured: Evaluation | None,
 ) -> TrainingSummary:
-    plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
+    plan, setup, told = prepared.planned.plan, prepared.setup, prepared.config.train
     looked, group = plan.guarantee.data_quality, told.population
-    known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
-    quality = None if looked is None or seen is None else checks.read(looked, seen, scene.held.encoding, known)
+    known = frozenset[str]() if setup.estimates is None else setup.estimates.columns
+    quality = None if looked is None or seen is None else checks.read(looked, seen, setup.rows.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
     found = *_no_better(last), *overtaken
@@ -239,7 +239,7 @@ def _summary(
         *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
         *(measured.remarks if measured else ()),
         *(quality.warnings if quality else ()),
-        *(scene.estimates.left_out if scene.estimates else ()),
+        *(setup.estimates.left_out if setup.estimates else ()),
         *one_answer(model),
     )
     with lifetime.opened(told.ledger) as ledger:
@@ -268,15 +268,15 @@ def _summary(
         group_limit=limit,
         warnings=(
             *doubts,
-            *scene.held.warnings,
+            *setup.rows.warnings,
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *_of_columns(events),
         ),
-        unseen=checks.unseen(quality, scene.unlooked),
+        unseen=checks.unseen(quality, setup.unchecked),
         choice=prepared.planned.choice,
         data_quality=quality,
-        estimates=() if scene.estimates is None else scene.estimates.lines(),
+        estimates=() if setup.estimates is None else setup.estimates.lines(),
         forecast=meaning(problem, plan.predicted_excess_risk),
         afterwards=meaning(problem, left),
         evaluation=measured,

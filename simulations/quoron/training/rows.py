@@ -510,7 +510,7 @@ def train_rows(
 def begun_with(training: Training) -> Start | None:
     """Return the start that the run in `out` began with; None where none has begun, or it began at zero."""
     out = training.get("out")
-    return Start.read(Path(out) / FILE) if out is not None and Identity.kept(RunFolder(Path(out)), ROWS) else None
+    return Start.read(Path(out) / FILE) if out is not None and Identity.stored(RunFolder(Path(out)), ROWS) else None
 
 
 def start_of(training: Training, own: Start) -> Start:
@@ -560,7 +560,7 @@ def carry_out(
     out, chunk = training.get("out"), chunk if training.get("chunk") is None else training.get("chunk")
     if chunk is not None:
         count(chunk=chunk)
-    begun = None if out is None else Identity.kept(RunFolder(Path(out)), ROWS)
+    begun = None if out is None else Identity.stored(RunFolder(Path(out)), ROWS)
     seed = setting.simulation_seed
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(

@@ -52,7 +52,7 @@ from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import complete, digest_of
-from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
+from quoron.training.table import CuratorEngine, TableRows, TableSetup, check_section, load_rows, refuse_frame
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount
@@ -535,7 +535,7 @@ class _Rows:
 
     def __init__(self, base: Path, frame: Any) -> None:
         self._base, self._frame = base, frame
-        self._held: dict[str, HeldRows] = {}
+        self._held: dict[str, TableRows] = {}
 
     @staticmethod
     def key(config: Config) -> str:
@@ -543,14 +543,14 @@ class _Rows:
         encoding = encoding_of(check_section(config), loss_of(config))
         return json.dumps([encoding.as_json(), config.population.items_per_user], sort_keys=True, default=str)
 
-    def of(self, config: Config) -> HeldRows:
-        """As `config` encodes and declares them. Raises what `hold` raises."""
+    def of(self, config: Config) -> TableRows:
+        """As `config` encodes and declares them. Raises what `load_rows` raises."""
         loss, key = loss_of(config), self.key(config)
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
-            self._held[key] = hold(config, self._base, self._frame)
-            self._held[key].looked()
+            self._held[key] = load_rows(config, self._base, self._frame)
+            self._held[key].drop_marks()
         held = self._held[key]
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
@@ -558,7 +558,7 @@ class _Rows:
 
 
 CHOSEN = "chosen.toml"
-UNLOOKED = "a search looks at nothing but scores"
+UNCHECKED = "a search looks at nothing but scores"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -635,7 +635,7 @@ def resume(folder: RunFolder) -> Tuned:
     search = prepare(
         config,
         folder.path,
-        identity=Identity.kept(folder, SEARCH) or Identity.fresh(folder.path.name),
+        identity=Identity.stored(folder, SEARCH) or Identity.fresh(folder.path.name),
         seeded=kept["seeded"],
         vary=kept["vary"],
         algorithms=kept["algorithms"],
@@ -665,8 +665,8 @@ def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
         search.price.as_json(),
     )
     remarks = (*planned.remarks, *search.remarks)
-    scene = Curated(replace(held, warnings=(*held.warnings, *search.remarks)), search.identity, UNLOOKED)
-    prepared = Prepared(search.request.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
+    setup = TableSetup(replace(held, warnings=(*held.warnings, *search.remarks)), search.identity, UNCHECKED)
+    prepared = Prepared(search.request.config, setup, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())
     folder.write_json(CHOICE, asdict(choice))
@@ -740,7 +740,7 @@ def tune(
     searched: dict[str, Any] = {name: value for name, value in arguments.items() if name not in _CONFIGURED}
     config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    identity = Identity.kept(folder, SEARCH) or Identity.fresh(name)
+    identity = Identity.stored(folder, SEARCH) or Identity.fresh(name)
     search = prepare(config, Path.cwd(), identity=identity, frame=frame, seeded=seeded, **searched)
     if dry_run:
         return search
