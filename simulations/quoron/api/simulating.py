@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
-from quoron.config import Config, TableSection, is_wanted
+from quoron.config import Config, TableSection, estimates_bounds
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
@@ -21,7 +21,7 @@ from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison, Request
-from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, setup
+from quoron.simulation.problem import Setup, estimates_rate, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import source_of, unread
@@ -140,7 +140,7 @@ def plan(
 
 def _advice(config: Config, frame: Frame, risk: str) -> Enough:
     """Return what would do for a risk, as `plan` says."""
-    if is_wanted(config):
+    if estimates_bounds(config):
         raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
@@ -165,7 +165,7 @@ def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
 
 def _estimates(config: Config) -> bool:
     """Return whether a simulation estimates something first, as a real run does."""
-    return is_wanted(config) or rate_is_wanted(config)
+    return estimates_bounds(config) or estimates_rate(config)
 
 
 @entry_point

@@ -35,7 +35,7 @@ from quoron.data.user_rows import FIRST, first_of_each, first_rows, group, most_
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Bounds, Want
+from quoron.training.column_bounds import Bounds, Fact
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
@@ -129,18 +129,18 @@ def find_bounds(
         raise ConfigError("Expected numeric, dates or categorical columns, or items=True, got nothing to estimate.")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Expected numeric, dates and categorical apart, got {twice[0]!r} twice. Leave one out.")
-    wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
-    wants += [*(Want(name, "category") for name in categorical), *([Want(ITEMS, "items")] if items else [])]
+    facts = [*(Fact(name, "number") for name in numeric), *(Fact(name, "year") for name in dates)]
+    facts += [*(Fact(name, "category") for name in categorical), *([Fact(ITEMS, "items")] if items else [])]
     table, owners, users = read(source, user, names, dates)
     slots_of(users, None, delta, allow_large_delta=allow_large_delta)
-    paid = column_bounds.planned(wants, users, epsilon, delta, "replace-one", share=1.0)
+    paid = column_bounds.planned(facts, users, epsilon, delta, "replace-one", share=1.0)
     if paid.users < paid.needs:
-        condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
+        condition = f"{users:,} users do not tell {len(facts):,} of them from noise at epsilon={epsilon:g}"
         raise Infeasible("bounds", condition, f"{paid.needs:,} users, a larger epsilon or fewer columns")
 
     def draw(noise: NoiseSource) -> tuple[tuple[Bounds, ...], dict[str, Any]]:
-        bounds, entries = column_bounds.release(paid, wants, tables.opened(table), owners, users, noise)
-        declared = tuple(_line(want, bounds[want.column]) for want in wants)
+        bounds, entries = column_bounds.release(paid, facts, tables.opened(table), owners, users, noise)
+        declared = tuple(_line(fact, bounds[fact.column]) for fact in facts)
         return declared, {"declared": {"lines": names, "releases": [asdict(entry) for entry in entries]}}
 
     def verify() -> None:
@@ -191,23 +191,23 @@ def read(
     return (table, owners, users) if kept.all() else (table.filter(pa.array(kept)), owners[kept], users)
 
 
-def _line(want: Want, found: Mapping[str, Any]) -> Bounds:
+def _line(fact: Fact, found: Mapping[str, Any]) -> Bounds:
     """Return the line of what was released of one column, or of items per user."""
-    if want.what == "category":
+    if fact.what == "category":
         words = [word for word, _ in found["names"] if not CONTROL.search(word)]
         # An empty list would be read as: whatever is in the data.
-        return Bounds("categorical", want.column, integers(words) if words else None, "no category has enough users")
+        return Bounds("categorical", fact.column, integers(words) if words else None, "no category has enough users")
     low, high = found["range"]
-    if want.what == "items":
+    if fact.what == "items":
         value = column_bounds.typical_items(found) if found["told"] else None
         return Bounds("items", "items_per_user", value, "too few users")
-    kind, things = ("dates", "dates") if want.what == "year" else ("numeric", "numbers")
+    kind, things = ("dates", "dates") if fact.what == "year" else ("numeric", "numbers")
     if not found["told"]:
-        return Bounds(kind, want.column, None, f"too few users have {things} here")
+        return Bounds(kind, fact.column, None, f"too few users have {things} here")
     if max(-low, high) <= edge(1):
-        return Bounds(kind, want.column, None, "zero for nearly everybody")
+        return Bounds(kind, fact.column, None, "zero for nearly everybody")
     if kind == "numeric":
-        return Bounds(kind, want.column, [low, high])
+        return Bounds(kind, fact.column, [low, high])
     first = math.floor(low)
     years = [first, max(math.ceil(high), first + 1)]
-    return Bounds(kind, want.column, {"parts": ["month", "weekday"], "year": years})
+    return Bounds(kind, fact.column, {"parts": ["month", "weekday"], "year": years})

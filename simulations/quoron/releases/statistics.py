@@ -35,7 +35,7 @@ from quoron.releases.bounds import read
 from quoron.releases.once import release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want, is_day
+from quoron.training.column_bounds import Fact, is_day
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
@@ -160,7 +160,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Schema:
     """What is known of columns, declared or estimated, and of the users."""
 
     ranges: Mapping[str, tuple[float, float]]
@@ -193,7 +193,7 @@ class Facts:
 
 def declared(
     numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
-) -> Facts:
+) -> Schema:
     """Return the caller's declarations of columns. ConfigError for impossible ones."""
     dates = dates if isinstance(dates, Mapping) else dict.fromkeys(dates)
     if twice := set(numeric) & set(dates):
@@ -212,7 +212,7 @@ def declared(
         if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
             raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
         words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
-    return Facts(ranges, words, dates=frozenset(dates))
+    return Schema(ranges, words, dates=frozenset(dates))
 
 
 def days(table: pa.Table, name: str) -> NDArray[np.float64]:
@@ -220,15 +220,15 @@ def days(table: pa.Table, name: str) -> NDArray[np.float64]:
     return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
 
 
-def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
+def held(part: Spread, question: Question, schema: Schema, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
     """Everybody's weights, by cell: private."""
     groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
     if question.by is not None:
-        groups = columns.places(table, question.by, facts.words[question.by])
+        groups = columns.places(table, question.by, schema.words[question.by])
     counted, place = groups >= 0, np.zeros(len(owners))
     if question.of is not None:
-        low, high = facts.ranges[question.of]
-        values = days(table, question.of) if question.of in facts.dates else columns.numbers(table, question.of)
+        low, high = schema.ranges[question.of]
+        values = days(table, question.of) if question.of in schema.dates else columns.numbers(table, question.of)
         counted &= ~np.isnan(values)
         place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
         cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
@@ -327,16 +327,16 @@ def _plain(row: Row) -> dict[str, Any]:
     return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
 
 
-def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64]) -> Iterable[Row]:
+def rows_of(part: Spread, question: Question, schema: Schema, released: NDArray[np.float64]) -> Iterable[Row]:
     """Return the figures of a question, of what was released of each group's cells, (groups, k)."""
-    low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
-    for group, own in zip(facts.groups(question), released, strict=True):
+    low, high = schema.ranges[question.of] if question.of is not None else (0.0, 1.0)
+    for group, own in zip(schema.groups(question), released, strict=True):
         name = None if group is None else str(group)
-        for cell, found in _estimates(part, question, own, facts.users, (low, high), dates=question.of in facts.dates):
-            if question.what == "quantiles" and question.of in facts.estimates:
-                found = _open(found, low, high)
-            dated = question.of in facts.dates and question.what in ("quantiles", "mean")
-            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
+        for cell, line in _estimates(part, question, own, schema.users, (low, high), dates=question.of in schema.dates):
+            if question.what == "quantiles" and question.of in schema.estimates:
+                line = _open(line, low, high)
+            dated = question.of in schema.dates and question.what in ("quantiles", "mean")
+            yield Row(question.words, name, cell, line.value, line.error, line.low, line.high, dated)
 
 
 def _open(found: Estimate, low: float, high: float) -> Estimate:
@@ -419,23 +419,23 @@ def statistics(
             "or items_per_user, which counts items."
         )
     privacy = Privacy(epsilon, delta)
-    facts = declared(numeric, categorical, dates)
+    schema = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(question.of for question in asked if question.of)
     names = list(dict.fromkeys(name for question in asked for name in (question.of, question.by) if name))
     source = tables.opened(source)
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
-    facts = replace(facts, dates=facts.dates | typed)
-    table, owners, found = read(source, user, names, facts.dates, empty=zero_out is not None)
+    schema = replace(schema, dates=schema.dates | typed)
+    table, owners, found = read(source, user, names, schema.dates, empty=zero_out is not None)
     slots = slots_of(found, zero_out, delta, allow_large_delta=allow_large_delta)
-    facts = replace(facts, users=slots, items=items, adjacency=adjacency)
-    wants = [Want(name, "date" if name in facts.dates else "number") for name in numbers if name not in facts.ranges]
-    wants += [Want(name, "category") for name in dict.fromkeys(q.by for q in asked if q.by) if name not in facts.words]
-    if len({want.column for want in wants}) < len(wants):
+    schema = replace(schema, users=slots, items=items, adjacency=adjacency)
+    facts = [Fact(name, "date" if name in schema.dates else "number") for name in numbers if name not in schema.ranges]
+    facts += [Fact(name, "category") for name in dict.fromkeys(q.by for q in asked if q.by) if name not in schema.words]
+    if len({fact.column for fact in facts}) < len(facts):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = column_bounds.planned(wants, slots, privacy.epsilon, privacy.delta, adjacency) if wants else None
+    paid = column_bounds.planned(facts, slots, privacy.epsilon, privacy.delta, adjacency) if facts else None
     left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
-    _check_users(asked, facts, mu)
+    _check_users(asked, schema, mu)
     variation = total_variation(gaussians=_SAMPLES)
     all_mu, all_variation = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
@@ -452,11 +452,11 @@ def statistics(
             paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=Pair.gaussian(mu, variation))
 
     def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
-        known, remarks = facts, tuple[str, ...]()
+        known, remarks = schema, tuple[str, ...]()
         entries: tuple[Release, ...] = ()
         if paid is not None:
-            estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, slots, noise)
-            known, remarks = _found(facts, estimates_, paid)
+            estimates_, entries = column_bounds.release(paid, facts, tables.opened(table), owners, slots, noise)
+            known, remarks = _found(schema, estimates_, paid)
         each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
         found = [(question, known.spread(question, each)) for question in asked]
         parts = [(question, part) for question, part in found if part is not None]  # no released group: no answer
@@ -474,40 +474,40 @@ def statistics(
     return Statistics(rows, slots, epsilon, delta, statement, remarks)
 
 
-def _check_users(asked: Sequence[Question], facts: Facts, mu: float) -> None:
+def _check_users(asked: Sequence[Question], schema: Schema, mu: float) -> None:
     """Raise Infeasible where noise alone hides what is asked; unknown groups count as one."""
     each = mu / math.sqrt(len(asked))
     for question in asked:
-        many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
-        part, cells = facts.spread(question, each, many), question.cells
+        many = len(schema.groups(question)) if question.by is None or question.by in schema.words else 1
+        part, cells = schema.spread(question, each, many), question.cells
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)
         least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
-        if facts.users < least:
+        if schema.users < least:
             beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
             fewer = "" if many * cells == 1 else ", fewer groups or bins"
             raise Infeasible(
                 "statistics",
-                f"{facts.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
+                f"{schema.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
                 f"{least:,} users, a larger epsilon{fewer}{beside}",
             )
 
 
-def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tuple[Facts, tuple[str, ...]]:
+def _found(schema: Schema, found: Mapping[str, Any], paid: EstimatedBounds) -> tuple[Schema, tuple[str, ...]]:
     """With what was estimated, and what is said of it.
 
     A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
     is on one side of it.
     """
-    ranges, words, said = dict(facts.ranges), dict(facts.words), []
+    ranges, words, said = dict(schema.ranges), dict(schema.words), []
     least = private_bounds.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
     for name, told in found.items():
         if "range" not in told:
             words[name] = tuple(str(word) for word, _ in told.get("names", ()))
             few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
             said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
-        elif told["votes"][_DATE if name in facts.dates else NUMBER] < least:
+        elif told["votes"][_DATE if name in schema.dates else NUMBER] < least:
             few = f"fewer than {least:,.0f} users have a number as far as noise tells"
             said.append(f"nothing of {name}, where {few} (how numbers are written says decimal)")
         else:
@@ -515,11 +515,11 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tup
             half = (high - low) / 2
             ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
             shown = f"{ends[0]:g}", f"{ends[1]:g}"
-            if name in facts.dates:
+            if name in schema.dates:
                 ends = of_years(low - half, high + half)
                 shown = day(ends[0]), day(ends[1])
             ranges[name] = ends
             said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
-    known = replace(facts, ranges=ranges, words=words, estimates=frozenset(ranges) - frozenset(facts.ranges))
+    known = replace(schema, ranges=ranges, words=words, estimates=frozenset(ranges) - frozenset(schema.ranges))
     return known, (f"Estimated, for {share}: {'; '.join(said)}.",)

@@ -34,7 +34,7 @@ from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 pages = OnFirstUse("quoron.reports.pages")
-SHOWN = 3  # facts that were estimated, in a summary; the page has all
+MAX_SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound, TAILED apart: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -143,9 +143,9 @@ class TrainingSummary(Printed):
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the method, what was learnt of the table, and the price."""
         rows = self.method()
-        rows += [(f"estimated: {bound.column}", bound.text()) for bound in self.estimates[:SHOWN]]
-        if len(self.estimates) > SHOWN:
-            rows.append(("and more", f"{len(self.estimates) - SHOWN:,} facts of the table: declared.toml"))
+        rows += [(f"estimated: {bound.column}", bound.text()) for bound in self.estimates[:MAX_SHOWN]]
+        if len(self.estimates) > MAX_SHOWN:
+            rows.append(("and more", f"{len(self.estimates) - MAX_SHOWN:,} facts of the table: declared.toml"))
         if self.data_quality is not None:
             rows += self.data_quality.table()[:1]
         if self.evaluation is not None:

@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.config import Config, TableSection, estimates_bounds, require_epsilon
 from quoron.data.index import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.scores import held_users, parts
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import MODEL, RECORD, Identity, RunFolder
+from quoron.simulation.problem import estimates_rate, with_columns
 from quoron.simulation.problem import problem as problem_of
-from quoron.simulation.problem import rate_is_wanted, with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
@@ -169,7 +169,7 @@ def _undeclared(
     """
     known, named = None, config.algorithm.name
     able = named not in ALGORITHMS or ALGORITHMS[named].may_be_gaussian
-    if is_wanted(config) or (able and rate_is_wanted(config)):
+    if estimates_bounds(config) or (able and estimates_rate(config)):
         known = estimating.prepared(config, base, identity, frame, assumptions)
     return None if known is None else _prepared(config, *known, config.digest(), identity)
 

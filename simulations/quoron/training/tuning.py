@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 import numpy as np
 
 from quoron.arguments import TrainingArguments, entry_point
-from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.config import Config, TableSection, estimates_bounds, require_epsilon
 from quoron.data.columns import Label
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
@@ -450,7 +450,7 @@ def prepare(
     """
     if not seeded:
         require_epsilon(config.privacy.model_fields_set, "tuning")
-    if is_wanted(config):
+    if estimates_bounds(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be estimated: "
             "every trial would estimate them again. Run `quoron bounds` once and put its lines into the configuration, "
