@@ -214,7 +214,7 @@ def _answers(found: "Statistics") -> Section:
     """Return a table for each question."""
     tables: dict[str, list[list[str]]] = {}
     for row in found.figures:
-        value, low, high = (row.shown(number, in_units) for number in (row.value, row.low, row.high))
+        value, low, high = (row.format(number, in_units) for number in (row.value, row.low, row.high))
         name = " ".join(filter(None, (row.group, row.cell))) or "all"
         tables.setdefault(row.question, []).append([name, value, f"{low} to {high}"])
     listed = [Table(question, [question, "value", "95 % interval"], rows) for question, rows in tables.items()]
