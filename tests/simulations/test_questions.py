@@ -49,7 +49,7 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quoron.planning.plans.MOST_USERS", 10 * SCENE.problem.users)
+    monkeypatch.setattr("quoron.planning.plans.MAX_USERS", 10 * SCENE.problem.users)
     nothing = enough(NAMED, SCENE.problem, 1e-15)
     assert (nothing.users, nothing.epsilon) == (None, None)
     for wrong in (0.0, -1.0, math.nan, math.inf):
@@ -140,8 +140,8 @@ positive = st.floats(1e-9, 1e3, allow_nan=False)
 def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dict[int, float]) -> None:
     curve = RoundsCurve(tuple(sorted(risks.items())))
     assert risks[curve.best] == min(risks.values())
-    assert risks[curve.enough] <= 1.05 * min(risks.values())
-    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
+    assert risks[curve.nearly_best] <= 1.05 * min(risks.values())
+    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.nearly_best)
 
 
 @given(

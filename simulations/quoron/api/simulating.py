@@ -13,7 +13,7 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, TableSection, estimates_bounds
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
-from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
+from quoron.planning.plans import Plan, Prepared, RequiredSize, required_size, risk_of
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary
 from quoron.results import restored
@@ -138,13 +138,13 @@ def plan(
     return planned if risk is None else replace(planned, advice=_advice(config, frame, str(risk)))
 
 
-def _advice(config: Config, frame: Frame, risk: str) -> Enough:
+def _advice(config: Config, frame: Frame, risk: str) -> RequiredSize:
     """Return what would do for a risk, as `plan` says."""
     if estimates_bounds(config):
         raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
-    return enough(config, problem, wanted_risk(risk, problem))
+    return required_size(config, problem, risk_of(risk, problem))
 
 
 def _planned(config: Config, frame: Frame) -> Plan:

@@ -119,7 +119,7 @@ def _of_rounds(planned: Plan) -> list[Section]:
     """One line a number of rounds."""
     if (curve := planned.curve) is None:
         return []
-    marks = [("chosen", planned.plan.cost.rounds), ("least", curve.best), ("fewest within 5 %", curve.enough)]
+    marks = [("chosen", planned.plan.cost.rounds), ("least", curve.best), ("fewest within 5 %", curve.nearly_best)]
     rows = [
         [f"{rounds:,}", f"{risk:.2g}", ", ".join(word for word, at in marks if at == rounds)]
         for rounds, risk in curve.points

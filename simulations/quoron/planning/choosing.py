@@ -126,11 +126,11 @@ def risk_sentence(bound: float | None, guess: float | None) -> str:
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
     """Every reason against a plan once, in words that fit behind a list of names, with the algorithms it rules out."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for candidate in candidates:
         if candidate.plan is None:
-            found.setdefault(_nameless(candidate), []).append(candidate.algorithm)
-    return [(reason, tuple(names)) for reason, names in found.items()]
+            reasons.setdefault(_nameless(candidate), []).append(candidate.algorithm)
+    return [(reason, tuple(names)) for reason, names in reasons.items()]
 
 
 def _nameless(refused: Candidate) -> str:
@@ -164,10 +164,10 @@ def automatic(
         which = "every algorithm" if trusted else "every algorithm of trust model two-servers or local"
         reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, reasons, "more users or a larger epsilon")
-    chosen, because, beside = _rule(able, algorithms, problem, allowed)
+    chosen, because, notes = _rule(able, algorithms, problem, allowed)
     untrusted = "the coordinator is not trusted with answers, which leaves trust models two-servers and local"
     trust = () if trusted else (untrusted,)
-    reasons = "; ".join((*trust, *because, _facts(chosen), *beside))
+    reasons = "; ".join((*trust, *because, _facts(chosen), *notes))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
@@ -185,11 +185,11 @@ def _rule(
     recommended = next((candidate for candidate in candidates if candidate.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
-        wary, said = _with_outliers(candidates, algorithms, problem)
-        because = (said,)
-        if wary is not None:
-            return wary, because, ()
-    beside: tuple[str, ...] = ()
+        robust, why = _with_outliers(candidates, algorithms, problem)
+        because = (why,)
+        if robust is not None:
+            return robust, because, ()
+    notes: tuple[str, ...] = ()
     limited = allowed.budget.max_rounds is not None  # of all that their rules take the least, so that more never harms
     for candidate in sorted(feasible, key=_bound) if limited else feasible:
         verdict = _verdict(algorithms[candidate.algorithm], candidate, allowed)
@@ -197,18 +197,18 @@ def _rule(
             return recommended, because, (ALIKE,)
         if verdict.taken:
             return candidate, (*because, verdict.because), ()
-        beside += (verdict.because,) if verdict.because else ()
+        notes += (verdict.because,) if verdict.because else ()
     for candidate in candidates:
-        own = algorithms[candidate.algorithm].choosing
-        if own.rule is not None and own.many_passes and isinstance(candidate.refusal, Infeasible):
-            beside += (f"{candidate.algorithm} is not feasible here ({_nameless(candidate).rstrip('.')})",)
+        choosing = algorithms[candidate.algorithm].choosing
+        if choosing.rule is not None and choosing.many_passes and isinstance(candidate.refusal, Infeasible):
+            notes += (f"{candidate.algorithm} is not feasible here ({_nameless(candidate).rstrip('.')})",)
     feasible = [one for one in feasible if algorithms[one.algorithm].choosing.rule is None] or feasible
     many = [candidate for candidate in feasible if algorithms[candidate.algorithm].choosing.many_passes]
-    least_many = _least(many) if many else None
-    if recommended is not None and _worth(recommended, least_many):
-        return recommended, because, beside
-    passed_over = () if recommended is None else (_passed_over(recommended, least_many, problem),)
-    return least_many or _least(feasible), (*because, *passed_over), beside
+    best_many = _least(many) if many else None
+    if recommended is not None and _worth(recommended, best_many):
+        return recommended, because, notes
+    passed_over = () if recommended is None else (_passed_over(recommended, best_many, problem),)
+    return best_many or _least(feasible), (*because, *passed_over), notes
 
 
 def _with_outliers(
@@ -220,20 +220,20 @@ def _with_outliers(
     filters = [candidate for candidate in candidates if algorithms[candidate.algorithm].choosing.removes_outliers]
     able = [candidate for candidate in filters if candidate.plan]
     alike = problem.beliefs.isotropic is not None
-    most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
-    removing = [candidate for candidate in able if _risk(candidate) <= most]
+    limit = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
+    removing = [candidate for candidate in able if _risk(candidate) <= limit]
     if removing and (alike or (recommended is None and problem.beliefs.hostile_share > BEARABLE)):
         return _least(removing), f"{share}, and it removes outliers"
     if problem.beliefs.hostile_share > BEARABLE and recommended is not None:
         return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
     if able:
         return None, f"{share}, who may bias it: what removes them would leave more"
-    wants = [(candidate.users, candidate.algorithm) for candidate in filters if candidate.users is not None]
-    fewest = f" ({min(wants)[1]} needs n >= {min(wants)[0]:,})" if wants else ""
+    needed = [(candidate.users, candidate.algorithm) for candidate in filters if candidate.users is not None]
+    fewest = f" ({min(needed)[1]} needs n >= {min(needed)[0]:,})" if needed else ""
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 
 
-def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
+def too_many_outliers(problem: Problem, info: Registered) -> tuple[str, ...]:
     """That so many declared outliers are more than any method bears that removes none (docs/results.md)."""
     if problem.beliefs.hostile_share <= BEARABLE or info.choosing.removes_outliers:
         return ()
@@ -260,21 +260,21 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
     return ruled.predicted is not None and recommended.predicted <= ruled.predicted
 
 
-def _worth(recommended: Candidate, many: Candidate | None) -> bool:
+def _worth(recommended: Candidate, best_many: Candidate | None) -> bool:
     """Return whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
     if recommended.guess is None:
         return False
-    return many is None or recommended.guess <= WORTH * _risk(many)
+    return best_many is None or recommended.guess <= WORTH * _risk(best_many)
 
 
-def _passed_over(recommended: Candidate, many: Candidate | None, problem: Problem) -> str:
+def _passed_over(recommended: Candidate, best_many: Candidate | None, problem: Problem) -> str:
     """Return why the recommended method was not taken."""
     name = recommended.algorithm
     if recommended.plan is None:
         if recommended.users is not None and recommended.users > problem.users:
             return f"n={problem.users:,} is small: one pass of {name} needs n >= {recommended.users:,}"
         return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
-    if recommended.guess is None or many is None:
+    if recommended.guess is None or best_many is None:
         return f"nothing is predicted for {name}"
     return (
         f"one pass cannot do as well here: by its model {name} leaves an excess risk of {recommended.guess:.2g}, more "
@@ -286,8 +286,8 @@ def _facts(chosen: Candidate) -> str:
     """Return what the plan asks of users, shows to others and predicts."""
     plan = chosen.plan
     assert plan is not None
-    asked = plan.cost.messages / plan.problem.users
-    often = "at most once" if plan.schedule.participations == 1 else f"about {asked:.3g} times"
+    times = plan.cost.messages / plan.problem.users
+    often = "at most once" if plan.schedule.participations == 1 else f"about {times:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
     predicts = f"predicts an excess risk of {risk}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[plan.guarantee.trust_model]}, and {predicts}"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.paths import dataset, table_file
-from quoron.planning import meaning
+from quoron.planning import forecasts
 from quoron.planning.choosing import LIKELY
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Summary
@@ -240,10 +240,10 @@ def _results(
         trust_model=plan.guarantee.trust_model,
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
-        forecast=meaning.meaning(plan.problem, plan.predicted_excess_risk),
-        afterwards=meaning.meaning(plan.problem, events[-1]["public"].get("left") if events else None),
+        forecast=forecasts.forecast_of(plan.problem, plan.predicted_excess_risk),
+        afterwards=forecasts.forecast_of(plan.problem, events[-1]["public"].get("left") if events else None),
         **figures,
-        remarks_simulation_only=(*remarks, *meaning.capped(events)),
+        remarks_simulation_only=(*remarks, *forecasts.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from quoron import __version__
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Intervals, Model
-from quoron.planning import meaning as bounds
+from quoron.planning import forecasts
 from quoron.planning.choosing import LIKELY, risk_sentence
-from quoron.planning.meaning import Meaning, meaning, unsure
+from quoron.planning.forecasts import Forecast, forecast_of, no_better_than_start
 from quoron.planning.plans import Prepared
 from quoron.results import Printed, Run, restored
 from quoron.run_folder import MODEL, RunFolder, public_row
@@ -87,8 +87,8 @@ class TrainingSummary(Printed):
     data_quality: DataQualityReport | None = (
         None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     )
-    forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Meaning | None = None  # the same of a bound that a method made of what it released
+    forecast: Forecast | None = None  # what the predicted risk means for the label (planning.forecasts)
+    afterwards: Forecast | None = None  # the same of a bound that a method made of what it released
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
     group_mu: float | None = None  # of everything charged to the population, where all of it is Gaussian
@@ -236,7 +236,7 @@ def _summary(
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
     found = *_no_better(last), *overtaken
     doubts = (
-        *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
+        *(found or (() if measured else no_better_than_start(plan, left))),  # held-out users say more than a bound
         *(measured.remarks if measured else ()),
         *(quality.warnings if quality else ()),
         *(setup.estimates.left_out if setup.estimates else ()),
@@ -269,16 +269,16 @@ def _summary(
         warnings=(
             *doubts,
             *setup.rows.warnings,
-            *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
-            *bounds.capped(events),
+            *(forecasts.at_boundary(model.weights, plan) or forecasts.undeclared(prepared.config, plan)),
+            *forecasts.capped(events),
             *_of_columns(events),
         ),
         unseen=checks.unseen(quality, setup.unchecked),
         choice=prepared.planned.choice,
         data_quality=quality,
         estimates=() if setup.estimates is None else setup.estimates.lines(),
-        forecast=meaning(problem, plan.predicted_excess_risk),
-        afterwards=meaning(problem, left),
+        forecast=forecast_of(problem, plan.predicted_excess_risk),
+        afterwards=forecast_of(problem, left),
         evaluation=measured,
         overtaken=bool(overtaken) or _outgrown(plan, last),
         doubts=doubts,
