@@ -307,7 +307,7 @@ _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
         lambda value: _is_text(value) and bool(POPULATION.fullmatch(value)),
     ),
     "observers": (
-        "a list of observers, with `started`, `told` and `finished`",
+        "a list of observers, with `started`, `round_finished` and `finished`",
         lambda value: _is_list(value) and all(hasattr(observer, "started") for observer in value),
     ),
     "settings": (

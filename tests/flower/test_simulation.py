@@ -114,7 +114,7 @@ class Watching:
     def finished(self, model: np.ndarray) -> None:
         self.heard.append(model)
 
-    def said(self, text: str) -> None:
+    def waiting(self, text: str) -> None:
         self.heard.append(text)
 
 

@@ -19,7 +19,7 @@ from quoron.data import index
 from quoron.evaluation import figures
 from quoron.run_folder import RunFolder
 from quoron.training import column_bounds, data_quality, evaluated, run
-from quoron.training.estimated import MOST_CLASSES, Declarations
+from quoron.training.estimated import MAX_CLASSES, Declarations
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import EstimatedBounds
@@ -304,8 +304,8 @@ def test_held_out_users_who_do_for_the_most_classes_do_for_all_labels(epsilon):
         held = HeldOut.calibrate(users=users, classes=classes, epsilon=epsilon, delta=1e-6)
         return figures.expected(held) < 0.5
 
-    least = next(users for users in range(4, 1000) if tell(users, MOST_CLASSES))
-    assert all(tell(least, classes) for classes in (0, *range(2, MOST_CLASSES)))
+    least = next(users for users in range(4, 1000) if tell(users, MAX_CLASSES))
+    assert all(tell(least, classes) for classes in (0, *range(2, MAX_CLASSES)))
 
 
 def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):

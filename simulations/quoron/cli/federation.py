@@ -557,7 +557,7 @@ def start(
             clients=clients,
             listen=listen,
             control=control,
-            shown=shown.said,
+            shown=shown.waiting,
         )
     say(found, launch.words(found), as_json=as_json)
 

@@ -84,7 +84,7 @@ def simulate(
         place.enrol(order.clients)
         programs.write(place, prepared, (service.slow or 0) / 1000)
         local.begin()
-        local.ready(partial(runs.tell, observers))
+        local.ready(partial(runs.notify, observers))
         began = time.monotonic()
         _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}

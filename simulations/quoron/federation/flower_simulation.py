@@ -85,7 +85,7 @@ def simulate(
                 folders=[scratch],
             )
         with program:
-            runs.tell(observers, f"starting {nodes} nodes")
+            runs.notify(observers, f"starting {nodes} nodes")
             _follow(ours, observers, program, folder)
     log.unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)

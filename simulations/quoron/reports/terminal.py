@@ -72,7 +72,7 @@ class Display:
             self._tasks[name] = self._bars.add_task("", total=None, figures="")
         self._bars.update(self._tasks[name], **changes)
 
-    def said(self, text: str) -> None:
+    def waiting(self, text: str) -> None:
         """Show what is done before the first round."""
         self._line(text)
         self._bar("rounds", description=escape(text))

@@ -155,11 +155,11 @@ def _written(
     return _run(prepared, folder, summary, model, released)
 
 
-def tell(observers: Sequence[Observer], text: str) -> None:
+def notify(observers: Sequence[Observer], text: str) -> None:
     """Tell those observers that listen what a run waits for before its first round."""
     for observer in observers:
-        if hasattr(observer, "said"):
-            observer.said(text)
+        if hasattr(observer, "waiting"):
+            observer.waiting(text)
 
 
 def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
