@@ -84,7 +84,7 @@ def evaluate(
     slots = slots_of(there, zero_out, delta, allow_large_delta=allow_large_delta)
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     held = HeldOut.calibrate(users=slots, classes=len(classes), **promised)
-    figures.require_telling(held, epsilon)
+    figures.require_informative(held, epsilon)
     declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=1)
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
     scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)

@@ -64,7 +64,7 @@ def measured_by(
         delta=privacy.delta,
         adjacency=privacy.adjacency,
     )
-    figures.require_telling(held_out, privacy.epsilon, estimates=estimates)
+    figures.require_informative(held_out, privacy.epsilon, estimates=estimates)
     return held_out
 
 
