@@ -142,7 +142,7 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     out, heard = tmp_path / "run", []
 
     def fails(*_: Any, estimates: Declarations, **__: Any) -> None:
-        heard.append(estimates.found.features["age"].value)
+        heard.append(estimates.estimates.features["age"].value)
         raise wrong(f"of ages {heard[-1]}")
 
     with monkeypatch.context() as twice:

@@ -56,7 +56,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         planned, of_table = result.planned, result.config.population.kind == "table"
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
-            doubted(planned.doubts),
+            warnings_section(planned.doubts),
             *pages.simulation_sections(result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
@@ -71,7 +71,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
     if not hasattr(result, "summary"):  # a search, before it begins
         names = [candidate.name for candidate in result.candidates]
         searched = Section(note=[result.statement], rows=result.rows(), warnings=result.remarks, below=names)
-        return [doubted(result.doubts), searched]
+        return [warnings_section(result.doubts), searched]
     most = None if details else COEFFICIENTS
     shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=most)
     model = result.directory / "model.json"
@@ -107,7 +107,7 @@ def _of_plan(planned: Plan) -> list[Section]:
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
     others = Section(tables=[Table("Algorithms", heads, listed)], below=[SURE, *infeasible(planned.candidates)])
     return [
-        doubted(planned.doubts),
+        warnings_section(planned.doubts),
         Section(note=[planned.statement, *why], rows=plan_rows(planned), warnings=planned.remarks),
         *([others] if len(planned.candidates) > 1 else []),
         *_of_rounds(planned),
@@ -185,9 +185,9 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def doubted(doubts: Iterable[str]) -> Section:
-    """In the first line: that a plan is no better than not training."""
-    return Section(warnings=[f"Warning: {doubt}" for doubt in doubts])
+def warnings_section(warnings: Iterable[str]) -> Section:
+    """Return warnings for the first lines, such as that a plan is no better than not training."""
+    return Section(warnings=[f"Warning: {doubt}" for doubt in warnings])
 
 
 def _candidate_row(candidate: Candidate, chosen: str) -> tuple[str, ...]:
@@ -200,5 +200,5 @@ def _candidate_row(candidate: Candidate, chosen: str) -> tuple[str, ...]:
 
 def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
-    made = Terminal()
-    return made if made.is_terminal else Terminal(width=160)
+    terminal = Terminal()
+    return terminal if terminal.is_terminal else Terminal(width=160)
