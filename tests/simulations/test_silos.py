@@ -12,7 +12,7 @@ import pytest
 import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
-from quoron.engine.inline import part_of, merged
+from quoron.engine.inline import merged, part_of
 from quoron.federation.submission import specify
 from quoron.planning.plans import warnings
 from quoron_client.protocol.questions import Answers, Question, summed

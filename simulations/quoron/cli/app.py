@@ -48,10 +48,10 @@ class Grouped(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        told = {name: heading for heading, names in GROUPS.items() for name in names}
-        self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
+        headings = {name: heading for heading, names in GROUPS.items() for name in names}
+        self.commands = {name: self.commands[name] for name in [*headings, *self.commands] if name in self.commands}
         for name, command in self.commands.items():
-            command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+            command.rich_help_panel = headings.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
             for below in _below(command):
                 below.help = below.help and _paragraphs(below.help)
                 vars(below)["parse_args"] = partial(_once, below, below.parse_args)

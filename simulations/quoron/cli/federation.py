@@ -394,10 +394,10 @@ def runs(
         if run is not None and not listed:
             raise ConfigError(f"Expected the name of a run of this coordinator, got {run!r}. `quoron runs` lists them.")
         for row in listed:
-            shown = "\t".join(str(row[key]) for key in ("run", "state", "created", "error") if row[key])
+            line = "\t".join(str(row[key]) for key in ("run", "state", "created", "error") if row[key])
             if "connected" in row:
-                shown += f"\t{row['connected']} of {row['members']} members connected in the last {GONE_AFTER} s"
-            say(row, printable(shown), as_json=as_json)
+                line += f"\t{row['connected']} of {row['members']} members connected in the last {GONE_AFTER} s"
+            say(row, printable(line), as_json=as_json)
 
 
 @connects
@@ -415,8 +415,8 @@ def watch(
 
     ended: dict[str, Any] = {}
     with reached().control() as control:
-        told: dict[str, Any] = {"told": lambda why: print(why, file=sys.stderr, flush=True)}
-        for event in plane.followed(partial(control.watch, run), timeout=timeout, **told):
+        options: dict[str, Any] = {"report": lambda why: print(why, file=sys.stderr, flush=True)}
+        for event in plane.followed(partial(control.watch, run), timeout=timeout, **options):
             say(event, plane.words(event), as_json=as_json)
             ended = event
     plane.check_end(run, ended)
@@ -550,24 +550,24 @@ def start(
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
     with terminal.display(shows_progress(as_json=as_json)) as shown:
-        found = launch.start(
+        report = launch.start(
             folder,
             config,
             Path.cwd(),
             clients=clients,
             listen=listen,
             control=control,
-            shown=shown.waiting,
+            report=shown.waiting,
         )
-    say(found, launch.words(found), as_json=as_json)
+    say(report, launch.words(report), as_json=as_json)
 
 
 @local.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
     """Show where a local federation listens and how many clients are connected; exit code 1 if it does not run."""
-    found = launch.status(folder)
-    say(found, launch.words(found), as_json=as_json)
-    if not found["running"]:
+    report = launch.status(folder)
+    say(report, launch.words(report), as_json=as_json)
+    if not report["running"]:
         raise typer.Exit(RunError.exit_code)
 
 

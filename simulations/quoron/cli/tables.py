@@ -254,8 +254,8 @@ def predict(
     trained = quoron.load(model)
     decided: Any = threshold if threshold in (None, "share") else number("--threshold, other than share,", threshold)
     rows = tables.read(opened(table, csv), trained.feature_names_in_)
-    found = predictions(trained, rows, scores=scores, threshold=decided)
-    write_predictions(found, out)
+    predicted = predictions(trained, rows, scores=scores, threshold=decided)
+    write_predictions(predicted, out)
     typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
         each, users = trained.evaluation.figures[0], trained.evaluation.users
@@ -263,8 +263,8 @@ def predict(
         typer.echo(f"As stated by its author, too: {figure}", err=True)
     for remark in unread(trained, rows):
         typer.echo(remark, err=True)
-    if (said := one_for_all(trained, found, decided)) is not None:
-        typer.echo(said, err=True)
+    if (warning := one_for_all(trained, predicted, decided)) is not None:
+        typer.echo(warning, err=True)
 
 
 def example(
@@ -416,8 +416,8 @@ def bounds(
     """
     arguments: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items}
     arguments |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
-    found = quoron.find_bounds(opened(table, csv), user=user, **arguments, population=population)
-    typer.echo(found.toml())
+    estimates = quoron.find_bounds(opened(table, csv), user=user, **arguments, population=population)
+    typer.echo(estimates.toml())
 
 
 def _names(given: Listed) -> list[str]:

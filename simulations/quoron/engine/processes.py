@@ -110,7 +110,7 @@ class Program:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Leave it running: nobody waits for it."""
         self._process.returncode = 0
 

@@ -118,7 +118,7 @@ async def _count(running: Coordinator, status: int) -> None:
 def clients(folder: Folder, order: Order, simulation: Simulation | None, numbers: tuple[int, ...], status: int) -> None:
     """Be these clients until SIGTERM."""
 
-    async def together() -> None:
+    async def run_all() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.set_default_executor(ThreadPoolExecutor(len(numbers) + 2))  # one that is slow keeps nobody waiting
@@ -126,7 +126,7 @@ def clients(folder: Folder, order: Order, simulation: Simulation | None, numbers
             *(_client(folder.client(number), order, simulation, number, stop, status) for number in numbers)
         )
 
-    asyncio.run(together())
+    asyncio.run(run_all())
 
 
 async def _client(
@@ -256,7 +256,7 @@ class Supervisor:
     saying: int = -1  # the pipe that children write to
     hearing: int = -1  # and its other end
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         """Until the socket ends, or SIGTERM."""
         self.hearing, self.saying = os.pipe()
         os.set_blocking(self.hearing, False)
@@ -336,7 +336,7 @@ class Supervisor:
             elif kind == "here":
                 self.here = int(rest[0])
                 self._note()
-                self._tell(here=self.here)
+                self._report(here=self.here)
             elif kind == "failed":
                 self._fail(f"Client {' has failed: '.join(rest)}")
 
@@ -345,7 +345,7 @@ class Supervisor:
         self.order = replace(self.order, listen=listen, control=control)
         if len(self.children) == 1:
             self.children += [Child(tuple(numbers)) for numbers in self.order.split]
-        self._tell(listening=[listen, control])
+        self._report(listening=[listen, control])
 
     def _obey(self) -> None:
         assert self.ear is not None
@@ -363,17 +363,17 @@ class Supervisor:
             self.children = [Child()]
         elif word == "stop":
             self._end()
-            self._tell(stopped={"killed": self.killed})
+            self._report(stopped={"killed": self.killed})
         elif word == "keep":
             self.ear.close()
             self.ear = None
 
     def _fail(self, words: str) -> None:
         """Report to waiting callers at once. A simulation ends: with a client less it would not be bit-identical."""
-        self._tell(failed=words)
+        self._report(failed=words)
         self.failed = self.order.simulation_seed is not None
 
-    def _tell(self, **what: Any) -> None:
+    def _report(self, **what: Any) -> None:
         if self.ear is not None:
             with suppress(OSError):
                 self.ear.send(what)
@@ -418,6 +418,6 @@ def main() -> None:
     allow_many_files()  # of clients that share a process, each has some
     folder, ear = Folder(Path(sys.argv[1])), Connection(int(sys.argv[2]))
     order = restored(Order, folder.read(ORDER))
-    Supervisor(folder, order, ear).keep()  # the folder's lock is open: the parent gave it
+    Supervisor(folder, order, ear).supervise()  # the folder's lock is open: the parent gave it
     if order.passing:
         shutil.rmtree(folder.path, ignore_errors=True)
