@@ -109,9 +109,9 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
     InputError unless low < high, all finite, and every feature is declared once.
     """
     features = len(names)
-    each = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
+    named = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
     try:
-        low, high = bounds if each is None else zip(*each, strict=True)
+        low, high = bounds if named is None else zip(*named, strict=True)
         ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
     except (TypeError, ValueError):
         raise InputError(
@@ -122,7 +122,7 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
         wrong = np.flatnonzero(~((ends[0] < ends[1]) & np.isfinite(ends[1] - ends[0])))
     if len(wrong):
         at = wrong[0]
-        listed = each is None and any(np.ndim(end) for end in (low, high))
+        listed = named is None and any(np.ndim(end) for end in (low, high))
         fix = "Lists are (lows, highs), no pair a feature; leave" if listed else "Leave"
         raise InputError(
             f"Expected finite bounds with low < high, got [{ends[0][at]:g}, {ends[1][at]:g}] for feature {at}. "

@@ -258,8 +258,8 @@ def predict(
     write_predictions(predicted, out)
     typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
-        each, users = trained.evaluation.figures[0], trained.evaluation.users
-        figure = f"{each.name} per user of {users:,} held-out users, with 95 %: {each.text()}"
+        first, users = trained.evaluation.figures[0], trained.evaluation.users
+        figure = f"{first.name} per user of {users:,} held-out users, with 95 %: {first.text()}"
         typer.echo(f"As stated by its author, too: {figure}", err=True)
     for remark in unread(trained, rows):
         typer.echo(remark, err=True)

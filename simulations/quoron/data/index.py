@@ -371,9 +371,9 @@ def ahead(source: Iterator[T]) -> Generator[T]:
     """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
     maker, end = ThreadPoolExecutor(1, thread_name_prefix="quoron-ahead"), object()
     try:
-        made: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
-        while (each := made.popleft().result()) is not end:
-            made.append(maker.submit(next, source, end))
-            yield each
+        ready: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
+        while (thing := ready.popleft().result()) is not end:
+            ready.append(maker.submit(next, source, end))
+            yield thing
     finally:
         maker.shutdown(cancel_futures=True)

@@ -79,9 +79,9 @@ class Order:
     @property
     def words(self) -> str:
         """The split, for people."""
-        most = -(-self.clients // self.processes)
-        each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
-        return f"{self.clients:,} clients, {each}"
+        largest = -(-self.clients // self.processes)
+        split = "one process each" if largest == 1 else f"{self.processes:,} processes, up to {largest:,} in each"
+        return f"{self.clients:,} clients, {split}"
 
 
 HOSTS = ("localhost", "127.0.0.1", "::1")  # by which a coordinator is reached

@@ -78,11 +78,11 @@ class PrivateBounds(results.Release):
         head = [self.statement]
         head += [f"Categories of fewer than {self.shown_from:,} users may be missing."] if self.shown_from else []
         head += [line.text() for line in self.declared if line.value is None]
-        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("items", *KINDS)}
+        tree: dict[str, dict[str, Any]] = {kind: {} for kind in ("items", *KINDS)}
         for line in self.declared:
-            found[line.kind] |= {} if line.value is None else {line.name: line.value}
-        table = {"kind": "table", "path": self.path, "user": self.user, **found.pop("items")}
-        columns = {key: value for key, value in {**found, "csv": self.dialect.declared()}.items() if value}
+            tree[line.kind] |= {} if line.value is None else {line.name: line.value}
+        table = {"kind": "table", "path": self.path, "user": self.user, **tree.pop("items")}
+        columns = {key: value for key, value in {**tree, "csv": self.dialect.declared()}.items() if value}
         text = toml_text.dumps({"population": table | ({"columns": columns} if columns else {})})
         return "\n".join([*map(toml_text.comment, head), text])
 
@@ -123,8 +123,8 @@ def find_bounds(
         Infeasible: too few users for ε, told before anything is released, with what would do.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
-    names = [name for some in found for name in some]
+    numeric, dates, categorical = named = _named(source, user, numeric, dates, categorical)
+    names = [name for some in named for name in some]
     if not (names or items):
         raise ConfigError("Expected numeric, dates or categorical columns, or items=True, got nothing to estimate.")
     if twice := [name for name in names if names.count(name) > 1]:
@@ -187,22 +187,22 @@ def read(
     users, owners = group(table, user, without_rows=True)
     if not (users or empty):
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
-    kept = first_rows(owners, most)
-    return (table, owners, users) if kept.all() else (table.filter(pa.array(kept)), owners[kept], users)
+    counted = first_rows(owners, most)
+    return (table, owners, users) if counted.all() else (table.filter(pa.array(counted)), owners[counted], users)
 
 
-def _line(fact: Fact, found: Mapping[str, Any]) -> Bounds:
+def _line(fact: Fact, released: Mapping[str, Any]) -> Bounds:
     """Return the line of what was released of one column, or of items per user."""
     if fact.what == "category":
-        words = [word for word, _ in found["names"] if not CONTROL.search(word)]
+        words = [word for word, _ in released["names"] if not CONTROL.search(word)]
         # An empty list would be read as: whatever is in the data.
         return Bounds("categorical", fact.column, integers(words) if words else None, "no category has enough users")
-    low, high = found["range"]
+    low, high = released["range"]
     if fact.what == "items":
-        value = column_bounds.typical_items(found) if found["told"] else None
+        value = column_bounds.typical_items(released) if released["told"] else None
         return Bounds("items", "items_per_user", value, "too few users")
     kind, things = ("dates", "dates") if fact.what == "year" else ("numeric", "numbers")
-    if not found["told"]:
+    if not released["told"]:
         return Bounds(kind, fact.column, None, f"too few users have {things} here")
     if max(-low, high) <= edge(1):
         return Bounds(kind, fact.column, None, "zero for nearly everybody")
