@@ -82,7 +82,7 @@ def ship() -> None:
     with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
         _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
         for root in _packages():
-            for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
+            for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
                 kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
                 if kept.is_dir():
                     copytree(kept, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
@@ -115,7 +115,7 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "quoron.kernels"]
     variables = os.environ | environment
     begun = [subprocess.Popen([*command, str(part), str(parts)], env=variables) for part in range(parts)]
-    ended = [each.wait() for each in begun]
+    ended = [process.wait() for process in begun]
     if any(ended):
         raise RuntimeError("The loops were not all compiled: see above.")
 

@@ -34,7 +34,7 @@ from golden.plain import plain
 from golden.releases import RELEASES, releases
 from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.client_state import ClientState
 from quoron_client.protocol import wire as wires
@@ -290,7 +290,7 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     sources |= {"Parquet": "t.parquet"}
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
-        held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
+        held = load_rows(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
         items = held.items
         assert isinstance(items, ItemBatch)
         yield name, {"users": held.declared.users, "items": _digest(items.features, items.labels, items.weights)}
