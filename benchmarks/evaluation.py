@@ -76,7 +76,7 @@ def measured(task: str, epsilon: float, users: int, repetitions: int, seed: int)
         noise = SeededNoise(10_000 * (seed - 1) + repetition)
         released = figures.release(held, scorer, lambda items=items: [items], noise)
         said = figures.read(held, scorer, released, ReleaseGuarantee(epsilon, 1e-6, ""))
-        bound = figures.where(held, scorer, np.array(released["places"])).bound
+        bound = figures.cells_of(held, scorer, np.array(released["places"])).bound
         if bound not in truths:
             truths[bound] = own_figures(scorer, everybody, bound)
         found.append((said, own_figures(scorer, items, bound), truths[bound]))

@@ -28,7 +28,7 @@ from quoron.simulation import sources  # noqa: E402
 from quoron.simulation.problem import setup  # noqa: E402
 from quoron_privacy.errors import QuoronError  # noqa: E402
 from quoron_privacy.robust.filter import outlier_filter  # noqa: E402
-from quoron_server.algorithms import ALGORITHMS, Registered  # noqa: E402
+from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm  # noqa: E402
 from quoron_server.plan import Privacy  # noqa: E402
 from quoron_server.problem import Problem  # noqa: E402
 
@@ -67,9 +67,9 @@ def seconds(action: Callable[[], object]) -> float:
     return process_time() - began
 
 
-def planned(info: Registered, config: Config, known: Problem) -> None:
+def planned(info: RegisteredAlgorithm, config: Config, known: Problem) -> None:
     """One candidate, re-checked, where it is feasible."""
-    if config.privacy.adjacency in info.promises.adjacency:
+    if config.privacy.adjacency in info.guarantees.adjacency:
         with suppress(QuoronError):
             privacy = Privacy(config.privacy.epsilon, config.privacy.delta)
             info.verify(info.plan(known, privacy, info.options(), "calibrated", config.run.seed))

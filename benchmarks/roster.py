@@ -23,7 +23,7 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import ServeConfig, Transport, tokens
-from quoron_server.service.manager import Manager
+from quoron_server.service.scheduler import RunScheduler
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
@@ -82,21 +82,21 @@ async def rounds_of(url: str, users: int, cohort: int, rounds: int) -> dict[str,
     """Seconds until the first round is asked, and of each round."""
     with Database(url) as database:
         sessions = Sessions()
-        manager = Manager(database, sessions, ServeConfig(Transport(insecure=True), allow_simulation=True))
-        await manager.start()
+        scheduler = RunScheduler(database, sessions, ServeConfig(Transport(insecure=True), allow_simulation=True))
+        await scheduler.start()
         for user in range(users):
             sessions.enter(Instant(user, sessions))
         began = time.perf_counter()
-        await manager.submit(wanted(users, cohort, rounds).as_text())
+        await scheduler.submit(wanted(users, cohort, rounds).as_text())
         times, used = list[float](), list[float]()
-        async for event in (await manager.feed("load")).watch():
+        async for event in (await scheduler.feed("load")).watch():
             times.append(time.perf_counter())
             used.append(time.process_time())
             assert event["kind"] != "ended" or event["how"] == "complete", event
         before = time.perf_counter()
-        await manager.users.page(0)
+        await scheduler.users.page(0)
         page = time.perf_counter() - before
-        await manager.stop()
+        await scheduler.stop()
     steps, work = 1000 * np.diff(times[:rounds]), 1000 * np.diff(used[:rounds])
     return {
         "submission to the first round, s": times[0] - began,

@@ -115,7 +115,7 @@ async def through_silos(wanted: RunSpecification, people: pa.Table, folder: Path
             clients.append(asyncio.create_task(run_client(own, stop=stop)))
             while running.sessions.connected <= number:
                 await asyncio.sleep(0.005)
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         while wanted.run not in running.sessions.runs:
             await asyncio.sleep(0.005)
         session = running.sessions.runs[wanted.run]
@@ -130,10 +130,10 @@ async def through_silos(wanted: RunSpecification, people: pa.Table, folder: Path
             return answers
 
         running.sessions.ask = timed  # type: ignore[method-assign]
-        async for event in (await running.manager.feed(wanted.run)).watch():
+        async for event in (await running.scheduler.feed(wanted.run)).watch():
             if event["kind"] == "ended" and event["how"] != "complete":
                 raise RuntimeError(str(event))
-        model = await running.manager.records.model(wanted.run)
+        model = await running.scheduler.records.model(wanted.run)
         stop.set()
         await asyncio.gather(*clients)
     return model, float(np.median(seconds[1:]))

@@ -2,7 +2,7 @@
 
     python benchmarks/two_servers_list.py [--users 100000] [--dimension 1000] [--threads 1]
 
-In one process and without TLS: what `Helped.sum` does, with store and keys on disk. Sealing the list, which is the
+In one process and without TLS: what `HelpedRuns.sum` does, with store and keys on disk. Sealing the list, which is the
 clients' work, comes before and is not counted.
 """
 
@@ -21,7 +21,7 @@ from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, HelpedRunStore
+from quoron_server.second_server.runs import HelpedRuns, HelpedRunStore
 from quoron_server.specification import planned
 from quoron_server.storage.database import Database
 from quoron_server.wording import digest
@@ -55,7 +55,7 @@ def main():
     asked = pb.OpenRun(run=wanted.run, specification=wanted.as_text(), plan_digest=bytes.fromhex(digest(plan)))
     with tempfile.TemporaryDirectory() as place, Database(f"sqlite:///{place}/helper.sqlite") as database:
         given = HelpedRunStore(database), Keys(Path(place) / "keys"), Ed25519PrivateKey.generate()
-        helped = Helped(*given, allow_simulation=True, threads=options.threads)
+        helped = HelpedRuns(*given, allow_simulation=True, threads=options.threads)
         consent = helped.open(asked, LEADER)
         entries = sorted(sealed(consent, user) for user in range(options.users))
         about = {"run": wanted.run, "plan_digest": consent.plan_digest, "previous": FIRST}

@@ -113,7 +113,7 @@ def table() -> str:
     for name, info in ALGORITHMS.items():
         after = "after " if info.origin.relation == "ours" else ""
         cited = re.sub(r"([A-Z][\w-]+)(?:, [A-Z][\w-]+)+ & [A-Z][\w-]+ \(", r"\1 et al. (", info.origin.papers)
-        proof = f"../privacy/{info.promises.theorem.removeprefix('docs/privacy/')}"
+        proof = f"../privacy/{info.guarantees.theorem.removeprefix('docs/privacy/')}"
         rows.append(f"| [`{name}`]({proof}) | {info.origin.relation} | {after}{cited} |")
     return "\n".join(rows) + "\n"
 

@@ -88,16 +88,16 @@ def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
 @pytest.fixture
 def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that has passed is not verified again for each of its runs, which takes longer than they do."""
-    from quoron_server.algorithms.registered import Registered
+    from quoron_server.algorithms.registered import RegisteredAlgorithm
 
-    verify = Registered.verify
+    verify = RegisteredAlgorithm.verify
 
     def once(info: Any, plan: Any) -> None:
         if id(plan) not in VERIFIED:
             verify(info, plan)
             VERIFIED[id(plan)] = plan  # kept, so that no other plan gets its number
 
-    monkeypatch.setattr(Registered, "verify", once)
+    monkeypatch.setattr(RegisteredAlgorithm, "verify", once)
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Plans are pure functions of public numbers, and frozen; tests of planners themselves do without this.
     """
     from quoron_privacy.errors import QuoronError
-    from quoron_server.algorithms.registered import Registered
+    from quoron_server.algorithms.registered import RegisteredAlgorithm
 
-    plan = Registered.plan
+    plan = RegisteredAlgorithm.plan
 
     def once(info: Any, *given: Any, **named: Any) -> Any:
         key = (info.name, info.planner, given, tuple(sorted(named.items())))
@@ -123,7 +123,7 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise found.with_traceback(None)
         return found
 
-    monkeypatch.setattr(Registered, "plan", once)
+    monkeypatch.setattr(RegisteredAlgorithm, "plan", once)
 
 
 @pytest.fixture

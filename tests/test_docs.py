@@ -74,9 +74,9 @@ def test_every_promise_cites_a_theorem_that_ships(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_cites_a_theorem_that_ships(name: str) -> None:
-    page, _, anchor = ALGORITHMS[name].promises.theorem.partition("#")
+    page, _, anchor = ALGORITHMS[name].guarantees.theorem.partition("#")
     assert (ROOT / page).is_file(), page
-    assert not anchor or anchor in anchors(ROOT / page), ALGORITHMS[name].promises.theorem
+    assert not anchor or anchor in anchors(ROOT / page), ALGORITHMS[name].guarantees.theorem
 
 
 def test_the_changelog_is_one() -> None:

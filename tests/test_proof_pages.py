@@ -219,7 +219,7 @@ def test_the_pitfalls_say_which_algorithm_promises_what() -> None:
     said = (ROOT / "docs" / "pitfalls.md").read_text().partition("## Adjacency")[2].partition("`privacy.adjacency`")[0]
     either, _ = said.rpartition("(1 + e^ε) δ).")[2].split(";")
     named = set(re.findall(r"`([a-z-]+)`", either))
-    assert named == {name for name, each in ALGORITHMS.items() if "zero-out" in each.promises.adjacency}
+    assert named == {name for name, each in ALGORITHMS.items() if "zero-out" in each.guarantees.adjacency}
 
 
 def test_every_page_of_a_proof_is_in_the_list_of_proofs() -> None:

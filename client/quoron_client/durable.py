@@ -70,7 +70,7 @@ def erase(path: Path, *, secret: bool) -> None:
     sync_folder(path.parent)
 
 
-class Tally:
+class HighWaterMark:
     """How many transactions a SQLite file has acknowledged, kept beside it, with the head of its audit log if any.
 
     SQLite reads a journal up to the first page whose checksum is wrong and takes what follows for never written: one
@@ -126,7 +126,7 @@ def clear(draft: Path) -> None:
 
 def require_no_rest(path: Path) -> None:
     """Raise LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
-    journal, tally = path.with_name(path.name + "-wal"), Tally(path)
+    journal, tally = path.with_name(path.name + "-wal"), HighWaterMark(path)
     try:
         empty = not (journal.exists() and journal.stat().st_size) and (tally.read() or (0, ""))[0] == 0
     except (OSError, ValueError):

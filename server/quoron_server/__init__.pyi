@@ -1,7 +1,7 @@
 from .algorithm import Algorithm as Algorithm
 from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
-from .algorithms.info import AlgorithmInfo as AlgorithmInfo
+from .algorithms.spec import AlgorithmSpec as AlgorithmSpec
 from .parameters import Assumption as Assumption
 from .parameters import Parameters as Parameters
 from .plan import Budget as Budget

@@ -28,7 +28,7 @@ S = TypeVar("S")
 P = TypeVar("P", bound=Parameters)
 # Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes
 # 10⁹ bytes. The last MiB is for names and plain values.
-MOST_STATE = (1 << 29) - (1 << 20)
+MAX_STATE = (1 << 29) - (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Update(Generic[S]):
 
 @cache
 def _names(kind: Any) -> tuple[str, ...] | None:
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
 
 
 # names_of(kind): the fields of a dataclass, in order, looked up once, for a round reads many; None of any other type.

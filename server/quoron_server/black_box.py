@@ -5,9 +5,9 @@
     )
     plan = asked.planned(seed=0)
 
-Only algorithms take part whose promise rests on what the server does to answers: a clip, a fixed divisor, noise. Their
-proofs take a user's answer as any function of that user's items and of what was released before (docs/flower.md, "Why
-so few algorithms").
+Only algorithms take part whose guarantee rests on what the server does to answers: a clip, a fixed divisor, noise.
+Their proofs take a user's answer as any function of that user's items and of what was released before (docs/flower.md,
+"Why so few algorithms").
 """
 
 import json
@@ -18,8 +18,8 @@ from typing import Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import NoBlackBoxes
 from quoron_server.algorithms.options import options_of
+from quoron_server.algorithms.spec import NoBlackBoxes
 from quoron_server.plan import EVERYONE, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -33,7 +33,7 @@ class Asked:
 
     problem: Problem  # users, dimension, domain; its bound on gradients is the clip
     privacy: Privacy
-    algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.no_black_boxes` is None
+    algorithm: str  # whose guarantee rests on the server alone: `AlgorithmSpec.no_black_boxes` is None
     clip_norm: float | None  # C: Euclidean norm at which a user's answer is clipped; None: it follows the users
     options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
     group: str = EVERYONE  # whose lifetime budget it draws on, and as whom all who come are enrolled
@@ -58,19 +58,19 @@ class Asked:
         if refusal is not None and curated and not refusal.even_curated:
             return _without_outliers(self, seed)
         if refusal is not None:
-            fit = ", ".join(name for name, each in ALGORITHMS.items() if each.no_black_boxes is None)
+            fit = ", ".join(name for name, spec in ALGORITHMS.items() if spec.no_black_boxes is None)
             raise ConfigError(
                 f"Expected an algorithm whose guarantee rests on the server alone ({fit}), got "
                 f"algorithm={algorithm!r}: {refusal.why}."
             )
         if "clip_norm" in options:
             raise ConfigError("Expected clip_norm beside the options, got it among them.")
-        info = ALGORITHMS[algorithm]
+        spec = ALGORITHMS[algorithm]
         clip: dict[str, Any] = {"clip_norm": clip_norm}
         if clip_norm is None:
             _require_adaptive(algorithm, options)
             clip = {"clip": "adaptive", "clip_norm": UNKNOWN_CLIP}
-        plan = info.plan(self.problem, self.privacy, options_of(info, {**options, **clip}), "calibrated", seed)
+        plan = spec.plan(self.problem, self.privacy, options_of(spec, {**options, **clip}), "calibrated", seed)
         if plan.schedule.smooths_loss:
             raise ConfigError(
                 f"Expected smoothness for {algorithm}, got smoothness=None, so that clients would have to smooth their "
@@ -81,10 +81,10 @@ class Asked:
 
 def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the algorithm works without a clip norm, and gets the step that nobody could choose."""
-    known = {name: {each.name for each in fields(info.options)} for name, info in ALGORITHMS.items()}
+    known = {name: {item.name for item in fields(spec.options)} for name, spec in ALGORITHMS.items()}
     if "clip" not in known[algorithm]:
         can = ", ".join(
-            name for name, info in ALGORITHMS.items() if info.no_black_boxes is None and "clip" in known[name]
+            name for name, spec in ALGORITHMS.items() if spec.no_black_boxes is None and "clip" in known[name]
         )
         raise ConfigError(
             f"Expected clip_norm for {algorithm}, got none. Give it, or choose an algorithm that finds one ({can})."
@@ -112,8 +112,8 @@ def _without_outliers(asked: Asked, seed: int) -> RunPlan:
             f"Expected no clip_norm and no smoothing with {algorithm} on rows, got one: it leaves out rows that are "
             "far from the others and takes the rest as they are. options.radius says how far."
         )
-    info = ALGORITHMS[algorithm]
-    read = replace(options_of(info, options), smoothing=0.0)
+    spec = ALGORITHMS[algorithm]
+    read = replace(options_of(spec, options), smoothing=0.0)
     spread = read.radius * math.sqrt(problem.items_per_user) / 4
     seen = replace(problem, lipschitz=read.radius, beliefs=replace(problem.beliefs, gradient_deviation=spread))
-    return info.plan(seen, asked.privacy, read, "calibrated", seed)
+    return spec.plan(seen, asked.privacy, read, "calibrated", seed)

@@ -88,7 +88,7 @@ class RunStore:
         """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
 
         Raises what `Run.check` and `Registry.add_run` do: BudgetExceeded or OtherVersion if the population's ledger
-        would not take the charge of the run now, VerificationError for a plan that does not keep its promise in μ.
+        would not take the charge of the run now, VerificationError for a plan that does not keep its guarantee in μ.
         """
         run = specification.run
         self._run(specification, plan).check()

@@ -1,10 +1,10 @@
 """The face of every algorithm: what its public numbers say of a run.
 
 An algorithm's own frozen dataclass of numbers and mechanisms derives from `Parameters`. Whatever the rest of the system
-must know of a plan (whom it asks, what it releases and at what charge, what its promise rests on), it asks of the very
-numbers that the algorithm runs by.
+must know of a plan (whom it asks, what it releases and at what charge, what its guarantee rests on), it asks of the
+very numbers that the algorithm runs by.
 
-What a promise rests on beside its numbers are `Assumption`s: kinds that rules read. `wording` says them to people.
+What a guarantee rests on beside its numbers are `Assumption`s: kinds that rules read. `wording` says them to people.
 """
 
 from abc import ABC, abstractmethod
@@ -85,14 +85,14 @@ DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """Return all of them, each once, in the order of their kinds; those of one kind in the order given."""
-    return tuple(sorted(dict.fromkeys(each for part in parts for each in part), key=lambda each: _ORDER[each.kind]))
+    return tuple(sorted(dict.fromkeys(fact for part in parts for fact in part), key=lambda fact: _ORDER[fact.kind]))
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
-    rests_on: ClassVar[tuple[Assumption, ...]] = ()  # of any numbers: what a promise of them rests on
+    rests_on: ClassVar[tuple[Assumption, ...]] = ()  # of any numbers: what a guarantee of them rests on
 
     @abstractmethod
     def stretches(self, problem: Problem) -> Iterable[Rounds]:
@@ -100,7 +100,7 @@ class Parameters(ABC):
 
     def schedule(self, problem: Problem) -> Schedule:
         """Return what follows from the rounds."""
-        return Schedule(tuple(each for each in self.stretches(problem) if each.count))
+        return Schedule(tuple(rounds for rounds in self.stretches(problem) if rounds.count))
 
     @property
     def poisson_sampling(self) -> bool:
@@ -112,14 +112,14 @@ class Parameters(ABC):
         return False
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Return what a promise of these numbers rests on."""
+        """Return what a guarantee of these numbers rests on."""
         return self.rests_on
 
     def separate(self, problem: Problem) -> bool:
         """Whether every round releases fresh Gaussian noise alone, of everybody, and is as much μ-GDP as the others."""
         return False
 
-    def outgrown(self, last: Mapping[str, Any]) -> bool:
+    def forecast_broken(self, last: Mapping[str, Any]) -> bool:
         """Whether what the last round made public says that users' answers were longer than a forecast takes them."""
         del last
         return False

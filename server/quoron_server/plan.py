@@ -38,14 +38,14 @@ Attending = Literal["private", "public"]  # whether participation is kept secret
 
 P = TypeVar("P", bound=Parameters)
 Part = Literal["held_out", "estimates", "data_quality", "servers", "min_cohort"]  # of a guarantee, from the outside in
-MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
+MAX_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 PLANNED = -3  # and of the plan that is made of what was estimated, or of why there is none
 ESTIMATES = -4  # and of what is estimated before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LINES, WIDTH = 10, 120  # of what prints itself
-LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
+MIN_EPSILON, MAX_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 EVERYONE = "everyone"  # default population: its budget is charged, users are enrolled in it
 
@@ -67,17 +67,15 @@ class Privacy:
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
         probability(delta=self.delta)
-        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:
-            raise ConfigError(
-                f"Expected epsilon in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}], got epsilon={self.epsilon:g}."
-            )
+        if not MIN_EPSILON <= self.epsilon <= MAX_EPSILON:
+            raise ConfigError(f"Expected epsilon in [{MIN_EPSILON:g}, {MAX_EPSILON:g}], got epsilon={self.epsilon:g}.")
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
         if self.server_epsilon is not None and not (
-            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+            self.trust_model == "two-servers" and self.epsilon <= self.server_epsilon <= MAX_EPSILON
         ):
             raise ConfigError(
-                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
+                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MAX_EPSILON:g}] and "
                 f"trust_model='two-servers', got server_epsilon={self.server_epsilon:g} and "
                 f"trust_model={self.trust_model!r}."
             )
@@ -102,10 +100,10 @@ class Privacy:
         probability(min_cohort=self.min_cohort)
         positive(min_cohort_epsilon=self.min_cohort_epsilon)
         if not (
-            self.epsilon - self.min_cohort_epsilon >= LEAST_EPSILON and self.delta > 1e-12
+            self.epsilon - self.min_cohort_epsilon >= MIN_EPSILON and self.delta > 1e-12
         ):  # `minimum cohort.rest` is exact
             raise ConfigError(
-                f"Expected min_cohort_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a "
+                f"Expected min_cohort_epsilon to leave an epsilon of at least {MIN_EPSILON:g} and a delta of a "
                 f"little more than 1e-12, got min_cohort_epsilon={self.min_cohort_epsilon:g} of "
                 f"epsilon={self.epsilon:g} and delta={self.delta:g}."
             )
@@ -113,7 +111,7 @@ class Privacy:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """The promise: what is protected, against whom, under which assumptions, and where it is proved."""
+    """The guarantee: what is protected, against whom, under which assumptions, and where it is proved."""
 
     epsilon: float  # inf without privacy
     delta: float
@@ -128,11 +126,11 @@ class Guarantee:
     data_quality: "DataQuality | None" = None  # a data quality check before the first round, paid within; None: none
     estimates: "EstimatedBounds | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
-    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
+    servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the guarantee
 
     def rests_on(self, kind: Kind) -> bool:
         """Return whether something of this kind is assumed."""
-        return any(each.kind is kind for each in self.assumptions)
+        return any(assumption.kind is kind for assumption in self.assumptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One algorithm on one problem with one promise, ready to run."""
+    """One algorithm on one problem with one guarantee, ready to run."""
 
     algorithm: str
     problem: Problem
@@ -208,7 +206,7 @@ class RunPlan:
         return [
             ("guarantee", guarantee),
             ("trust_model", f"{promised.trust_model}{', SIMULATED: nobody is protected' if promised.seeded else ''}"),
-            ("assumptions", ", ".join(each.kind.value for each in promised.assumptions) or "none"),
+            ("assumptions", ", ".join(assumption.kind.value for assumption in promised.assumptions) or "none"),
             ("proof", promised.theorem),
             ("users", f"{problem.users:,}, {problem.items_per_user:,} items each, {problem.dimension:,} coefficients"),
             ("rounds", f"{cost.rounds:,}, {asked} users asked in each"),
@@ -239,17 +237,17 @@ class RunPlan:
         Name them from the outside in. Users that are trained on are promised all of it as well; without two servers
         one adds as much noise as both.
         """
-        promise = self.guarantee
+        guarantee = self.guarantee
         for name in parts:
-            if (part := getattr(promise, name)) is None:
+            if (part := getattr(guarantee, name)) is None:
                 continue
             left: dict[str, Any] = {name: None}
             if name == "servers":
                 left |= {"epsilon": part.together_epsilon, "trust_model": "central-broadcast"}
             elif name != "held_out":
                 left |= {"epsilon": part.rest_epsilon, "delta": part.rest_delta}
-            promise = replace(promise, **left)
-        return self if promise is self.guarantee else replace(self, guarantee=promise)
+            guarantee = replace(guarantee, **left)
+        return self if guarantee is self.guarantee else replace(self, guarantee=guarantee)
 
     @property
     def spec(self) -> "MechanismSpec":
@@ -268,19 +266,19 @@ class RunPlan:
             return (CountLeakage(math.inf),) * len(schedule.cohorts)
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
-            each if each.released or math.isinf(each.mu) or replaced else CountLeakage(0.0)
-            for each in schedule.count_leakage
+            stretch if stretch.released or math.isinf(stretch.mu) or replaced else CountLeakage(0.0)
+            for stretch in schedule.count_leakage
         )
-        return given if any(each.released or each.mu for each in given) else ()
+        return given if any(leakage.released or leakage.mu for leakage in given) else ()
 
     def simulated(self) -> "RunPlan":
         """Return the same plan carried out with noise from a seed."""
         return replace(self, guarantee=replace(self.guarantee, seeded=True))
 
     def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
-        """Return the same plan with a promise under more assumptions."""
-        promise = self.guarantee
-        return replace(self, guarantee=replace(promise, assumptions=together(promise.assumptions, more)))
+        """Return the same plan with a guarantee under more assumptions."""
+        guarantee = self.guarantee
+        return replace(self, guarantee=replace(guarantee, assumptions=together(guarantee.assumptions, more)))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
         """The same plan carried out on one trusted machine that holds the table and computes all answers itself.
@@ -292,7 +290,7 @@ class RunPlan:
         return replace(self, guarantee=replace(self.guarantee, curated=True, assumptions=together(assumptions)))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
-        """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
+        """ConfigError unless it may be carried out for real: a proved guarantee, and clients trusted where needed."""
         if not self.guarantee.proved or self.guarantee.trust_model == "none":
             raise ConfigError(
                 f"Expected a proved guarantee, got {self.algorithm} without one. Choose a private algorithm with "
@@ -319,13 +317,13 @@ class RunPlan:
         if quality is not None:
             made = (PlannedRelease(quality, quality.entry(), 1, (PREFACE,), quality.effective_mu), *made)
         if paid is not None:
-            first = (PlannedRelease(paid, each, 1, (ESTIMATES,), mu, tested=True) for each, mu in paid.releases())
+            first = (PlannedRelease(paid, entry, 1, (ESTIMATES,), mu, tested=True) for entry, mu in paid.releases())
             made = (*first, *made)
         made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:
             return made
         when = (*held.rounds, EVALUATED)
-        return (*made, *(PlannedRelease(held, each, len(when), when, mu) for each, mu in held.releases()))
+        return (*made, *(PlannedRelease(held, entry, len(when), when, mu) for entry, mu in held.releases()))
 
 
 def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
@@ -336,13 +334,13 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
     cohorts = plan.schedule.cohorts
     given = plan.count_leakage() or (CountLeakage(0.0),) * len(cohorts)
     rounds: dict[tuple[int, float], list[int]] = {}
-    for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
-        free = 0.0 if each.released else each.mu
+    for round_, (asked, leakage) in enumerate(zip(cohorts, given, strict=True)):
+        free = 0.0 if leakage.released else leakage.mu
         if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []
     for (asked, free), at in rounds.items():
-        mu = max((each.mu or 0.0 for each in made if at[0] in each.rounds), default=0.0)
+        mu = max((release.mu or 0.0 for release in made if at[0] in release.rounds), default=0.0)
         paid = math.hypot(mu, min_cohort.each) if min_cohort.each else None
         found.append(PlannedRelease(min_cohort, min_cohort.entry(asked, free), len(at), at, paid))
     return tuple(found)
@@ -417,7 +415,7 @@ def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class PolicyInputs:
     """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
 
     budget: Budget = field(default_factory=Budget)
@@ -425,7 +423,7 @@ class Allowance:
     participation: float = 1.0  # declared share of those asked who are expected to answer
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What a method's own rule says of a plan."""
 
     taken: bool

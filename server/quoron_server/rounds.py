@@ -24,7 +24,7 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, Othe
 from quoron_privacy.noise.streams import NoiseAhead, NoiseSource, StartedNoise
 from quoron_privacy.release import Release, Sums
 from quoron_server import serial
-from quoron_server.algorithm import MOST_STATE, Algorithm, Vector, names_of
+from quoron_server.algorithm import MAX_STATE, Algorithm, Vector, names_of
 from quoron_server.plan import Budget, RunPlan
 from quoron_server.traffic import Sizes
 
@@ -35,8 +35,8 @@ Evaluate = Callable[[Vector], Mapping[str, float]]
 
 PAUSE = 0.1  # of a round's seconds
 
-LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
-MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
+MIN_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
+MAX_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
 LARGE_STATE = 1 << 20  # bytes: saving takes longer than a round, so rounds that no one sees share a commit
 UNSEEN = 1.0  # seconds of rounds in such a commit
@@ -128,9 +128,9 @@ def require_storable(algorithm: Algorithm[Any]) -> None:
     All states of a run are as long as the first.
     """
     plan, needed = algorithm.plan, serial.size(algorithm.init())
-    if needed > MOST_STATE:
+    if needed > MAX_STATE:
         raise ConfigError(
-            f"Expected a run whose state takes at most {MOST_STATE:,} bytes, as databases have it, got {needed:,} for "
+            f"Expected a run whose state takes at most {MAX_STATE:,} bytes, as databases have it, got {needed:,} for "
             f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features, or an algorithm "
             'that keeps fewer vectors, such as one-pass-dp-sgd, or dp-ftrl with factorisation="blt".'
         )
@@ -162,7 +162,7 @@ def run(
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds, which changes nothing of the run.
-    Outside simulation the noise source must be deployable, the promise proved, and the trust model `central-release`,
+    Outside simulation the noise source must be deployable, the guarantee proved, and the trust model `central-release`,
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
     `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough
@@ -346,7 +346,7 @@ def participation_of(question: Question, answers: Answers | Sums) -> dict[str, A
 def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -> NoiseAhead:
     """Return the noise of this start, drawn ahead by all cores but one. A simulation's comes again with its seed."""
     started = StartedNoise.simulated(noise) if simulation else StartedNoise.fresh(noise)
-    fit = MOST_AHEAD // (8 * algorithm.plan.problem.dimension)
+    fit = MAX_AHEAD // (8 * algorithm.plan.problem.dimension)
     return NoiseAhead(started, threads=max(1, min((os.cpu_count() or 1) - 1, fit)))
 
 
@@ -356,7 +356,7 @@ def _expect(algorithm: Algorithm[Any], drawn: NoiseAhead, round_: int) -> None:
     Of an algorithm with a `noise_label` of every round's one Gaussian sample for each number of the model.
     """
     dimension, label_of = algorithm.plan.problem.dimension, getattr(algorithm, "noise_label", None)
-    if dimension >= LEAST_AHEAD and label_of is not None:
+    if dimension >= MIN_AHEAD and label_of is not None:
         for later in range(round_, min(round_ + drawn.threads, algorithm.plan.cost.rounds)):
             drawn.expect(label_of(later), dimension)
 

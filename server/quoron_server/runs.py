@@ -62,7 +62,7 @@ class Run:
     def check(self) -> None:
         """BudgetExceeded or OtherVersion if the account would not take the charge now.
 
-        ConfigError for a state that no database takes; VerificationError for a plan that breaks its promise in μ.
+        ConfigError for a state that no database takes; VerificationError for a plan that breaks its guarantee in μ.
         """
         self._require_storable()
         if self._charged is not None:
@@ -204,15 +204,15 @@ def _rounded_up(mu: float) -> float:
 
 
 def charge_of(plan: RunPlan) -> dict[str, Any]:
-    """Return what a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
-    promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
-    gaussian = info.gaussian(plan)
-    near, variation = info.near_gaussian(plan) if gaussian is None else ((), gaussian.variation)
+    """Return what a plan's guarantee costs over a lifetime, as `PopulationLedger.charge` takes it."""
+    guarantee, spec = plan.guarantee, ALGORITHMS[plan.algorithm]
+    gaussian = spec.gaussian(plan)
+    near, variation = spec.near_gaussian(plan) if gaussian is None else ((), gaussian.variation)
     return {
-        "epsilon": promise.epsilon,
-        "delta": promise.delta,
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
         "mu": None if gaussian is None else _rounded_up(gaussian.mu),
         "variation": variation,
-        "adjacency": promise.adjacency,
+        "adjacency": guarantee.adjacency,
         "near": near,
     }

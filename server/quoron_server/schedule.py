@@ -43,7 +43,7 @@ class PlannedRelease:
     entry: Release
     count: int
     rounds: Sequence[int]  # whose answers go into it
-    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
+    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the guarantee's (ε, δ)
     scaled: bool = False  # for a radius of 1
     tested: bool = False  # a private test may withhold it
 
@@ -104,19 +104,19 @@ class Schedule:
 
     def total(self, of: Callable[[Task], int]) -> int:
         """Return the sum of `of` over all questions to single users."""
-        return sum(each.count * each.cohort * of(each.task) for each in self.stretches)
+        return sum(stretch.count * stretch.cohort * of(stretch.task) for stretch in self.stretches)
 
     @property
     def cohorts(self) -> tuple[int, ...]:
         """Users asked in each round, as planned."""
-        return tuple(each.cohort for each in self.stretches for _ in range(each.count))
+        return tuple(stretch.cohort for stretch in self.stretches for _ in range(stretch.count))
 
     @property
     def participations(self) -> int:
         """Questions to one user, at most."""
         most = asked = 0
-        for each in self.stretches:
-            asked = each.often if each.fresh else asked + each.often
+        for stretch in self.stretches:
+            asked = stretch.often if stretch.fresh else asked + stretch.often
             most = max(most, asked)
         return most
 
@@ -124,11 +124,11 @@ class Schedule:
     def releases(self) -> tuple[PlannedRelease, ...]:
         """What is released, in the order of first rounds."""
         found: dict[int, tuple[RoundRelease, list[int], list[range]]] = {}
-        ends = accumulate((each.count for each in self.stretches), initial=0)
-        for each, (first, end) in zip(self.stretches, pairwise(ends), strict=True):
-            for made in each.releases:
+        ends = accumulate((stretch.count for stretch in self.stretches), initial=0)
+        for stretch, (first, end) in zip(self.stretches, pairwise(ends), strict=True):
+            for made in stretch.releases:
                 _, counts, rounds = found.setdefault(id(made), (made, [], []))
-                counts.append(1 if made.at_end else each.count)
+                counts.append(1 if made.at_end else stretch.count)
                 begin = rounds.pop().start if rounds and first <= rounds[-1].stop else first
                 rounds.append(range(begin, end))
         return tuple(
@@ -147,40 +147,40 @@ class Schedule:
     @property
     def count_leakage(self) -> tuple[CountLeakage, ...]:
         """Of each round; () where nothing of the kind is proved."""
-        given = tuple(each.leaks for each in self.stretches for _ in range(each.count))
-        return given if any(each.mu for each in given) else ()
+        given = tuple(stretch.leaks for stretch in self.stretches for _ in range(stretch.count))
+        return given if any(leakage.mu for leakage in given) else ()
 
     @property
     def reads_sums(self) -> bool:
         """Whether no single row is read in any round."""
-        return all(each.summed for each in self.stretches)
+        return all(stretch.summed for stretch in self.stretches)
 
     @property
     def gradients_asked(self) -> int:
         """Average gradients that a question asks for, at most."""
-        return max(each.task.gradients_per_user for each in self.stretches)
+        return max(stretch.task.gradients_per_user for stretch in self.stretches)
 
     @property
     def answer_length(self) -> int:
         """Numbers in the largest answer."""
-        return max(numbers_up(each.task) for each in self.stretches)
+        return max(numbers_up(stretch.task) for stretch in self.stretches)
 
     @property
     def smooths_loss(self) -> bool:
         """Whether clients smooth their loss."""
-        return any(getattr(each.task, "smoothing", None) is not None for each in self.stretches)
+        return any(getattr(stretch.task, "smoothing", None) is not None for stretch in self.stretches)
 
     @property
     def rows(self) -> MaskedRows | None:
         """Those of the first round; None where two servers cannot sum the rows of all."""
-        rows = [each.rows for each in self.stretches]
+        rows = [stretch.rows for stretch in self.stretches]
         return None if None in rows else rows[0]
 
     def spec(self, groups: int = 1) -> "MechanismSpec":
         """Return what both servers and every client agree on of each round. VerificationError where there is none."""
         if (first := self.rows) is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that reads single ones.")
-        rounds = [(each.count, each.rows.blocks) for each in self.stretches if each.rows is not None]
+        rounds = [(stretch.count, stretch.rows.blocks) for stretch in self.stretches if stretch.rows is not None]
         correlation = first.factorisation, self.participations, first.separation
         spec: MechanismSpec = two_servers.spec_of(rounds, first.adjacency, *correlation, groups)
         return spec

@@ -75,14 +75,14 @@ class Silos:
 
     def refused(self, plan: RunPlan) -> str | None:
         """Return why a run of this plan cannot be carried out with them; None if it can."""
-        promise = plan.guarantee
-        if self.largest > 1 and promise.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
+        guarantee = plan.guarantee
+        if self.largest > 1 and guarantee.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
             return (
                 "its secret cohorts have a fixed size, and a silo knows of all its persons whether they were drawn, "
                 "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
                 "as dp-sgd-poisson, or that asks everybody"
             )
-        if promise.trust_model == "two-servers" and self.largest > 1:
+        if guarantee.trust_model == "two-servers" and self.largest > 1:
             return (
                 "with trust model two-servers a client masks the row of one user, whose rounds the second server "
                 "counts by its certificate, and a silo has one for all. Give each person a client and a certificate "
@@ -90,28 +90,28 @@ class Silos:
             )
         if not self.sums:
             return None
-        if promise.trust_model == "local":
+        if guarantee.trust_model == "local":
             return "each person's report is randomised by itself, and read by itself. Leave out silo_sums"
         if not plan.schedule.reads_sums:
             return "it looks at single rows. Leave out silo_sums, so that silos send a row a person, or take another"
-        if promise.min_cohort is not None and promise.min_cohort.public:
+        if guarantee.min_cohort is not None and guarantee.min_cohort.public:
             return "with public participation who answers is told, person by person. Leave out silo_sums"
         return None
 
 
 def in_silos(plan: RunPlan, silos: Silos) -> RunPlan:
-    """Return the plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
+    """Return the plan with what its guarantee then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
     if (why := silos.refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
-    promise = plan.guarantee
-    if promise.trust_model == "none":
+    guarantee = plan.guarantee
+    if guarantee.trust_model == "none":
         return plan
-    assumed = [Assumption(Kind.PERSONS_OF_SILOS, known_twice(promise.epsilon, promise.delta))]
+    assumed = [Assumption(Kind.PERSONS_OF_SILOS, known_twice(guarantee.epsilon, guarantee.delta))]
     return plan.assuming([*assumed, *([Assumption(Kind.SILOS_CLIP)] if silos.sums else [])])
 
 
 def known_twice(epsilon: float, delta: float) -> tuple[float, float]:
-    """(ε, δ) of a person who is two users of the run: the promise is passed twice, as lifetime#lt4 does (silos#si6)."""
+    """(ε, δ) of a person who is two users of the run: the guarantee passed twice, as lifetime#lt4 does (silos#si6)."""
     twice, delta_twice, _ = Charge("", "", epsilon, delta, adjacency="zero-out").replace_one
     return float(twice), min(1.0, float(delta_twice))
 
@@ -162,7 +162,7 @@ def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int6
     if not silos:
         return users
     begins = np.array(sorted(silos), np.int64)
-    ends = begins + np.array([silos[each] for each in begins.tolist()], np.int64)
+    ends = begins + np.array([silos[begin] for begin in begins.tolist()], np.int64)
     place = np.maximum(np.searchsorted(begins, users, side="right") - 1, 0)
     return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
 

@@ -140,13 +140,13 @@ def make_plan(specification: RunSpecification) -> RunPlan:
     name = specification.algorithm
     if name not in ALGORITHMS:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
-    info = ALGORITHMS[name]
+    spec = ALGORITHMS[name]
     check_constants(specification)
-    privacy = Privacy(**{each.name: getattr(specification, each.name) for each in fields(Privacy)})
-    options = options_of(info, specification.options, constants=specification.constants)
+    privacy = Privacy(**{item.name: getattr(specification, item.name) for item in fields(Privacy)})
+    options = options_of(spec, specification.options, constants=specification.constants)
     options = summed(options) if specification.silo_sums else options
-    plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
-    info.verify(plan)
+    plan = spec.plan(specification.problem, privacy, options, specification.constants, specification.seed)
+    spec.verify(plan)
     if specification.silos is not None:
         plan = in_silos(plan, Silos(specification.silos, specification.silo_sums))
     if specification.plan_digest not in (None, digest(plan)):
@@ -199,9 +199,9 @@ def check_constants(specification: RunSpecification) -> None:
 def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n;
-    `central-release` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was
-    asked.
+    A simulation needs a coordinator that allows it. Anything else needs a proved guarantee, and δ at most 1/n;
+    `central-release` needs trusted clients; a guarantee over secret cohorts needs rounds whose end does not tell who
+    was asked.
     """
     if specification.early_ends and plan.guarantee.trust_model == "two-servers":
         raise ConfigError(
@@ -220,7 +220,7 @@ def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_
 
 
 def require_open_cohorts(plan: RunPlan) -> None:
-    """Raise ConfigError if the promise assumes secret cohorts: early ends would reveal who was in them."""
+    """Raise ConfigError if the guarantee assumes secret cohorts: early ends would reveal who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its guarantee rests on secret cohorts, and the "
@@ -252,12 +252,12 @@ def require_second_server(specification: RunSpecification, plan: RunPlan, *, hel
         )
 
 
-def require_connections(specification: RunSpecification, most_clients: int, *, alone: bool) -> None:
+def require_connections(specification: RunSpecification, max_clients: int, *, alone: bool) -> None:
     """ConfigError if not all users of a run could be connected at a time, each by a client of its own if `alone`."""
     users = specification.problem.users
-    if alone and users > most_clients:
+    if alone and users > max_clients:
         raise ConfigError(
-            f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
+            f"Expected at most {max_clients:,} users, as many clients as this coordinator lets in at a time, got "
             f"{users:,}. Start it with --set max_clients={users}, and as many files (ulimit -n) and 300 more."
         )
 
@@ -287,7 +287,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
 def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """Raise ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.schedule.answer_length + wire.BESIDE
-    question = 8 * wire.MOST_VECTORS * plan.problem.dimension + wire.BESIDE
+    question = 8 * wire.MAX_VECTORS * plan.problem.dimension + wire.BESIDE
     if max(answer, question) > most:
         raise ConfigError(
             f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for {plan.algorithm} with "
@@ -358,12 +358,12 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
 
 def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, Any]:
     """Return the part of it that is the same whatever clients compute."""
-    promise = plan.guarantee
+    guarantee = plan.guarantee
     return {
         "run": run,
         "algorithm": plan.algorithm,
-        "statement": sentence(promise),
-        **{name: getattr(promise, name) for name in ("theorem", "epsilon", "delta", "adjacency", "trust_model")},
+        "statement": sentence(guarantee),
+        **{name: getattr(guarantee, name) for name in ("theorem", "epsilon", "delta", "adjacency", "trust_model")},
         "rounds": plan.cost.rounds,
         "participations": plan.schedule.participations,
         "dimension": plan.problem.dimension,

@@ -83,7 +83,7 @@ def encoded(question: Question, dimension: int) -> tuple[int, int]:
     user = int(question.cohort[0]) if len(question.cohort) else 0
     down = question.messages * wire.question_to_wire(question, 0, run="", user=user, seconds=0).ByteSize()
     if (own := _own(question.task)) is not None:
-        down += sum(_optional(int(each)) for each in own)
+        down += sum(_optional(int(number)) for number in own)
         down -= question.messages * _optional(int(own[0]))
     values = np.zeros(question.task.answer_shape(dimension))
     answer = wire.answer_to_wire("", question.round, _DIGEST, values, Status.ANSWERED)

@@ -121,43 +121,45 @@ def assumption_text(assumption: Assumption) -> str:
     return TEXTS[assumption.kind].format(*assumption.of)
 
 
-def sentence(promise: Guarantee) -> str:
-    """Return the promise in one sentence."""
-    if promise.trust_model == "none":
+def sentence(guarantee: Guarantee) -> str:
+    """Return the guarantee in one sentence."""
+    if guarantee.trust_model == "none":
         return "No privacy: this is the non-private reference."
-    against = CURATOR if promise.curated else AGAINST[promise.trust_model]
-    whom = "person of one silo" if promise.rests_on(Kind.PERSONS_OF_SILOS) else "user"
-    seen_by = promise.adjacency + ("" if promise.curated else f", trust model {promise.trust_model}")
-    assumed, theorem = map(assumption_text, promise.assumptions), promise.theorem
-    words = guaranteed(promise.epsilon, promise.delta, seen_by, against, theorem, whom=whom, assuming=assumed)
-    if promise.servers is not None:
-        words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
+    against = CURATOR if guarantee.curated else AGAINST[guarantee.trust_model]
+    whom = "person of one silo" if guarantee.rests_on(Kind.PERSONS_OF_SILOS) else "user"
+    seen_by = guarantee.adjacency + ("" if guarantee.curated else f", trust model {guarantee.trust_model}")
+    assumed, theorem = map(assumption_text, guarantee.assumptions), guarantee.theorem
+    words = guaranteed(guarantee.epsilon, guarantee.delta, seen_by, against, theorem, whom=whom, assuming=assumed)
+    if guarantee.servers is not None:
+        words += f" and {TWO_SERVERS_THEOREM}; ({guarantee.servers.together_epsilon:.4g}, {guarantee.delta:g}) against "
         words += f"anyone who sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
-        if promise.servers.groups > 1:
-            words += f", released as the median of {promise.servers.groups} public groups of users"
-    if promise.min_cohort is not None:
-        paid = f"{promise.min_cohort.epsilon:g} of this ε" if promise.min_cohort.epsilon else "nothing"
-        theorem = GAUSSIAN_MIN_COHORT[promise.min_cohort.each > 0]
-        if promise.min_cohort.count_scale or promise.trust_model == "local":
+        if guarantee.servers.groups > 1:
+            words += f", released as the median of {guarantee.servers.groups} public groups of users"
+    if guarantee.min_cohort is not None:
+        paid = f"{guarantee.min_cohort.epsilon:g} of this ε" if guarantee.min_cohort.epsilon else "nothing"
+        theorem = GAUSSIAN_MIN_COHORT[guarantee.min_cohort.each > 0]
+        if guarantee.min_cohort.count_scale or guarantee.trust_model == "local":
             theorem = MIN_COHORT_THEOREM
-        if promise.min_cohort.public:
-            theorem = PUBLIC_PARTICIPATION_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
-        words += f", and {theorem} for a minimum cohort of {promise.min_cohort.share:g}, which costs {paid}"
-    if promise.data_quality is not None:
+        if guarantee.min_cohort.public:
+            theorem = PUBLIC_PARTICIPATION_THEOREM if guarantee.servers is None else TWO_SERVERS_THEOREM
+        words += f", and {theorem} for a minimum cohort of {guarantee.min_cohort.share:g}, which costs {paid}"
+    if guarantee.data_quality is not None:
         words += f", and {QUALITY_THEOREM} for a check of how well the table fits its public bounds, which costs "
-        left = 1.0 if promise.estimates is None else 1 - promise.estimates.share  # the look has its share of that
-        words += f"{promise.data_quality.share * left:.2g} of μ²"
-    if promise.estimates is not None:
+        left = 1.0 if guarantee.estimates is None else 1 - guarantee.estimates.share  # the look has its share of that
+        words += f"{guarantee.data_quality.share * left:.2g} of μ²"
+    if guarantee.estimates is not None:
         words += f", and {ESTIMATES_THEOREM} for bounds that are estimated privately, which cost "
-        words += f"{promise.estimates.share:.2g} of μ²"
-    if promise.held_out is not None:
-        words += f", and {HELD_OUT_THEOREM} for figures of {promise.held_out.users:,} users or slots, drawn in secret, "
+        words += f"{guarantee.estimates.share:.2g} of μ²"
+    if guarantee.held_out is not None:
+        words += (
+            f", and {HELD_OUT_THEOREM} for figures of {guarantee.held_out.users:,} users or slots, drawn in secret, "
+        )
         words += "that are in nothing else; everybody is in one part, so nothing adds up"
     words += "."
-    if not promise.proved:
-        found = "no guarantee." if math.isinf(promise.epsilon) else words
+    if not guarantee.proved:
+        found = "no guarantee." if math.isinf(guarantee.epsilon) else words
         words = f"AS PRINTED in the paper, for comparison in simulations; our accountant finds: {found}"
-    return simulated(words) if promise.seeded else words
+    return simulated(words) if guarantee.seeded else words
 
 
 @dataclass(frozen=True, slots=True)

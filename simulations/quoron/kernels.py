@@ -33,7 +33,7 @@ from quoron.simulation.sources import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Encoding, Signs, Weight
 from quoron_client.data.features import Categorical, Numeric
-from quoron_client.data.fused import Block, Gathering, Tally, encoded, put_in_order
+from quoron_client.data.fused import Block, Gathering, RowCounts, encoded, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.prebuilt import LEVELS, PREBUILT, Target, fits, here
 from quoron_privacy.means.clipping import ClippedSum
@@ -82,7 +82,7 @@ def ship() -> None:
     with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
         _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
         for root in _packages():
-            for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
+            for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
                 kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
                 if kept.is_dir():
                     copytree(kept, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
@@ -115,13 +115,13 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "quoron.kernels"]
     variables = os.environ | environment
     begun = [subprocess.Popen([*command, str(part), str(parts)], env=variables) for part in range(parts)]
-    ended = [each.wait() for each in begun]
+    ended = [process.wait() for process in begun]
     if any(ended):
         raise RuntimeError("The loops were not all compiled: see above.")
 
 
 def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
-    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].guarantees.adjacency == ("zero-out",) else ()
     settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
     quoron.simulate("quickstart", algorithm=name, out=folder, settings=settings)
 
@@ -143,7 +143,7 @@ def _gather_and_train(folder: Path) -> None:
     for kind in (pa.string(), pa.float64()):
         number = pa.array([1, 0, 2]).cast(kind)
         rows.add(pa.table({"a": number, "b": ["y", "y", "x"], "c": number, "d": number}))
-    Tally(rules, 2).add((gathered := rows.end()).owners, gathered.block.marks)
+    RowCounts(rules, 2).add((gathered := rows.end()).owners, gathered.block.marks)
     gathered.items(2)
     encoded(replace(rules, curves=2, pairs=1), pa.table({"a": [1.0], "b": ["x"], "c": [1], "d": [1.0]}))
     places = np.arange(100_000, dtype=np.int32)  # more than are put in order at a time

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from audits.harness import Audit, case, events, gaussian_ratio, ratios
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want
+from quoron.training.column_bounds import Fact
 from quoron_client.data.encoding import read_label
 from quoron_privacy.accounts import gdp
 from quoron_privacy.histograms import held_out as room
@@ -185,9 +185,9 @@ def estimated_audits():
     def classes(own):
         """Marks of a label's classes, as a run counts them: four users with a row each, and an own one with thirty."""
         table = pa.table({"ill": [1.0, 0.0, 1.0, 0.0, *[own] * 30]})
-        want = Want("ill", "rate", read_label("ill"))
+        want = Fact("ill", "rate", read_label("ill"))
         seats = np.array([0, 1, 2, 3, *[4] * 30])
-        counts = column_bounds._Crowd(rated, table, seats, users, SeededNoise(45))._names(want)
+        counts = column_bounds._Sample(rated, table, seats, users, SeededNoise(45))._names(want)
         return np.array([counts.get(name, 0) for name in ("0", "1")])
 
     def a_mark_for_each_row(codes, seats, many):

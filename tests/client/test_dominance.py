@@ -40,7 +40,7 @@ def test_hessians_of_all_items_are_dominant_from_the_stated_ridge_on_with_the_st
     name, bounds, dimension
 ) -> None:
     flat = make_loss(name, **bounds)
-    needed = flat.least_dominant_ridge(dimension)
+    needed = flat.min_dominant_ridge(dimension)
     assert needed is not None
     assert (flat.coordinate_smoothness(dimension) is not None) == (needed == 0)
     loss = make_loss(name, **bounds, ridge=needed)
@@ -59,7 +59,7 @@ def test_hessians_of_all_items_are_dominant_from_the_stated_ridge_on_with_the_st
 @pytest.mark.parametrize("name", ["hinge", "absolute", "softmax"])
 def test_losses_without_a_hessian_or_with_blocks_are_never_dominant(name) -> None:
     loss = make_loss(name, ridge=100.0, active_features=1, **({"classes": 3} if name == "softmax" else {}))
-    assert loss.least_dominant_ridge(6) is loss.coordinate_smoothness(6) is None
+    assert loss.min_dominant_ridge(6) is loss.coordinate_smoothness(6) is None
 
 
 @pytest.mark.parametrize("name", ["logistic", "least_squares", "huber", "linear", "absolute"])

@@ -37,7 +37,7 @@ from quoron_client.data.encoding import (
     Weight,
 )
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, together
-from quoron_client.data.fused import Block, Gathering, Tally, declared_labels, put_in_order
+from quoron_client.data.fused import Block, Gathering, RowCounts, declared_labels, put_in_order
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import LOSSES
 from quoron_client.protocol.questions import AverageGradient
@@ -321,7 +321,7 @@ def test_batches_of_any_size_become_the_items_of_the_table(given_, cuts, most, z
             rows.add(table.slice(first, last - first))
         gathered = rows.end()
         assert gathered.users == users
-        tally = Tally(rules, users)
+        tally = RowCounts(rules, users)
         tally.add(gathered.owners, gathered.block.marks)
         found = gathered.items(users + 2, zero_rows=zero_rows)
     for name in ("features", "labels", "offsets", "weights"):
@@ -480,7 +480,7 @@ def slowly(rules, drawn, owners, users):
 def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_users_rows(drawn, cut):
     rules = Encoding(FITTING, label=Classes("y", ("0", "1", "2")))
     held, owners = [row for row, _ in drawn], np.array([owner for _, owner in drawn])
-    tally = Tally(rules, 5)
+    tally = RowCounts(rules, 5)
     for part in (slice(0, cut), slice(cut, None)):
         if held[part]:
             tally.add(owners[part], fused.encoded(rules, table_of(held[part])).marks)

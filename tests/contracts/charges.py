@@ -47,12 +47,12 @@ def charges(plan: RunPlan, spent: Sequence[Spent]) -> Iterator[tuple[str, float,
         return
     info = ALGORITHMS[plan.algorithm]
     printed = isinstance(plan.parameters, PrintedParameters)  # of which each release is charged, and no whole run
-    pairs = () if printed else info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
+    pairs = () if printed else info.guarantees.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     whole = pairs[0] if len(pairs) == 1 and pairs[0].is_gaussian else None
-    if whole is not None and info.choosing.many_passes:
+    if whole is not None and info.policy.many_passes:
         named = getattr(plan.parameters, "mu", math.inf)  # which `verify` compares with that of the scales
         yield "whole run", math.hypot(*(cost for cost, _ in found)), min(whole.mu, named)
-    if not info.choosing.many_passes:
+    if not info.policy.many_passes:
         yield "run", math.hypot(*(cost for cost, _ in found)), max(limit for _, limit in found)
 
 

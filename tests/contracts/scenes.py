@@ -135,7 +135,7 @@ def verify(name: str) -> None:
 
 
 def make(name: str) -> Algorithm:
-    """As `Registered.make`: a new object every time, so that nothing is known of an earlier run."""
+    """As `RegisteredAlgorithm.make`: a new object every time, so that nothing is known of an earlier run."""
     verify(name)
     plan = make_plan(name)
     made = ALGORITHMS[plan.algorithm].maker(plan.without("servers"))

@@ -25,7 +25,7 @@ from quoron_server.plan import Budget, RunPlan
 from quoron_server.storage.ledger import Ledger, digest
 from quoron_server.wording import plan_json, sentence
 
-DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
+DISJOINT = [name for name, info in ALGORITHMS.items() if not info.policy.many_passes]
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL, **TWO_SERVERS})  # with the variants of options
 # Which takes longest: all tests have "whitened-tracking/classes" or "whitened-tracking/two-servers".
 LATER = "whitened-tracking/classes/two-servers"

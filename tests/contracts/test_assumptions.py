@@ -89,8 +89,8 @@ def test_every_algorithm_that_samples_has_a_plan_that_is_refused() -> None:
 BOTH = [
     (name, adjacency)
     for name, info in ALGORITHMS.items()
-    if len(info.promises.adjacency) > 1
-    for adjacency in info.promises.adjacency
+    if len(info.guarantees.adjacency) > 1
+    for adjacency in info.guarantees.adjacency
 ]
 
 

@@ -13,7 +13,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, empty_ledger
 from contracts.test_dp_events import event_of, exact, left_of_delta
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
-from quoron.training.data_quality import with_look
+from quoron.training.data_quality import with_data_quality
 from quoron_privacy.accounts.gdp import compose, delta_for
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError
 from quoron_privacy.histograms import data_quality
@@ -36,7 +36,7 @@ def rest() -> Privacy:
 
 
 def looking(name: str, own: RunPlan) -> RunPlan | None:
-    return with_look(own, PRIVACY, share=SHARE, **SIZES)
+    return with_data_quality(own, PRIVACY, share=SHARE, **SIZES)
 
 
 @cache

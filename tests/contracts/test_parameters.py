@@ -29,7 +29,7 @@ def test_rounds_and_messages_are_those_of_the_cohorts(name: str, privacy: Privac
     cohorts = plan.schedule.cohorts
     assert (len(cohorts), sum(cohorts)) == (plan.cost.rounds, plan.cost.messages)
     assert 1 <= plan.schedule.participations <= plan.cost.rounds
-    assert plan.schedule.participations == 1 or ALGORITHMS[plan.algorithm].choosing.many_passes or "ftrl" in name
+    assert plan.schedule.participations == 1 or ALGORITHMS[plan.algorithm].policy.many_passes or "ftrl" in name
 
 
 @every_plan
@@ -54,7 +54,7 @@ def test_another_algorithms_parameters_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) -> None:
     info, plan = ALGORITHMS[name], make_plan(name)
-    found = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
+    found = info.guarantees.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     assert info.may_be_gaussian or found == ()
     assert info.trust_model != "none" or not info.may_be_gaussian
     assert info.may_be_gaussian or info.gaussian(plan) is None

@@ -12,7 +12,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
-from quoron.training.data_quality import with_look
+from quoron.training.data_quality import with_data_quality
 from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_privacy.histograms import data_quality
@@ -57,7 +57,7 @@ def planned(name: str, *, look: bool = True) -> RunPlan:
         own = info.plan(PROBLEM, left, info.options(rounds=5, rate=1.0), "calibrated", 7)
     else:
         own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
-    looked = with_look(own, first, share=LOOK, columns=4, labels=2) if look else own
+    looked = with_data_quality(own, first, share=LOOK, columns=4, labels=2) if look else own
     assert looked is not None
     return with_estimates(looked)
 

@@ -260,9 +260,9 @@ class Peer:
         return "disconnected"
 
     async def _work(self, answering: Answering, runs: int) -> str:
-        arriving = wire.Arriving[pb.ServerMessage]()
+        reassembler = wire.Reassembler[pb.ServerMessage]()
         while (heard := await self.call.read()) is not grpc.aio.EOF:
-            message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
+            message = reassembler.take(heard, lambda _: wire.MAX_MESSAGE)
             if message is None:
                 continue
             kind = message.WhichOneof("kind")
@@ -315,10 +315,10 @@ async def coordinator(folder: Path, **changes: object):
 
 async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
     """The model of a run, once it is complete."""
-    async for event in (await running.manager.feed(run_name)).watch():
+    async for event in (await running.scheduler.feed(run_name)).watch():
         if event["kind"] == "ended":
             assert event["how"] == "complete", event
-    return await running.manager.records.model(run_name)
+    return await running.scheduler.records.model(run_name)
 
 
 def carried_out(work: Awaitable[object], *, within: float = HANGS) -> object:

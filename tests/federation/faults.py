@@ -56,7 +56,7 @@ async def run_stuck(at: Scene) -> None:
         await asyncio.Event().wait()
 
     at.patch.setattr(Sessions, "ask", never)
-    run = at.running.manager._active["trial"]
+    run = at.running.scheduler._active["trial"]
     put_clock_forward(SECONDS)  # the first round is over, and told when it is time; the second never opens
     await until(lambda: run.unpublished)
     put_clock_forward(ROUND - SECONDS)
@@ -273,7 +273,7 @@ async def run_failed(at: Scene) -> None:
 
     at.patch.setattr(run_module.rounds, "run", failing)
     await at.submit("second")
-    feed = await at.running.manager.feed("second")
+    feed = await at.running.scheduler.feed("second")
     await until(lambda: any(event["kind"] == "ended" for event in feed._events))
     await at.stays()
     at.patch.undo()
@@ -289,9 +289,9 @@ async def run_paused(at: Scene) -> None:
     at.patch.setattr(run_module, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
     await at.serve()
     await at.join()
-    await until(lambda: at.running.manager.records.paused)
+    await until(lambda: at.running.scheduler.records.paused)
     await at.stays()
-    assert (await at.running.manager.records.status("trial"))["state"] == "paused"
+    assert (await at.running.scheduler.records.status("trial"))["state"] == "paused"
     at.patch.undo()
     await at.leave()
     await at.restarted()  # the version that began it

@@ -212,15 +212,15 @@ def disks(operations: Sequence[Operation], *, seed: int) -> Iterator[Left]:
 def _store(folder: str) -> None:
     """A coordinator's store, from the first enrolment to the end of a run."""
     from federation import store_scenario
-    from quoron_client.durable import Tally
+    from quoron_client.durable import HighWaterMark
 
-    write = Tally.write
+    write = HighWaterMark.write
 
-    def write_and_say(tally: Tally, count: int, head: str = "") -> None:
+    def write_and_say(tally: HighWaterMark, count: int, head: str = "") -> None:
         write(tally, count, head)
         os.write(1, f"{count}\n".encode())
 
-    Tally.write = write_and_say
+    HighWaterMark.write = write_and_say
     store_scenario.carry_out(f"sqlite:///{folder}/store.sqlite")
 
 

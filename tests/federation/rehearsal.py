@@ -68,7 +68,7 @@ class Scene:
 
     async def submit(self, run: str = "trial", **changes: Any) -> None:
         wanted = specification(NAME, run, **{"seconds": SECONDS, "early_ends": False, **changes})
-        await self.running.manager.submit(wanted.as_text(), by="ada")
+        await self.running.scheduler.submit(wanted.as_text(), by="ada")
 
     def is_open(self, run: str = "trial") -> bool:
         """Whether a round of the run takes answers."""

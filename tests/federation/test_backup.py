@@ -118,7 +118,7 @@ async def test_a_running_coordinator_copies_its_file_beside_it_for_operators_onl
     async with coordinator(tmp_path) as running:
         auditor = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
         operator = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-        await running.manager.enrol("ada", "everyone")
+        await running.scheduler.enrol("ada", "everyone")
 
         def asked(token: str) -> tuple[str, str]:
             with Control(running.control, token, insecure=True) as control:
@@ -367,12 +367,12 @@ async def test_a_coordinator_of_a_restored_database_asks_nobody_of_a_run_that_ha
     restore(tmp_path / "b", other(tmp_path, "restored"))
     third = specification("one-pass-dp-sgd", "third")
     async with coordinator(tmp_path, database=other(tmp_path, "restored")) as running:
-        found = {row["run"]: (row["state"], row["error"]) for row in await running.manager.records.runs()}
+        found = {row["run"]: (row["state"], row["error"]) for row in await running.scheduler.records.runs()}
         assert found == dict.fromkeys(("trial", "second"), ("cancelled", backup.ENDED))
         async with crowd(running.listen, users) as peers:
             assert not running.sessions.runs
             work = [asyncio.create_task(peer.work(Honest.of(users), runs=2)) for peer in peers]
-            await running.manager.submit(third.as_text())
+            await running.scheduler.submit(third.as_text())
             await complete(running, "third")
             await asyncio.gather(*work)
     with Database(other(tmp_path, "restored"), create=False) as database:

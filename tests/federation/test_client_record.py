@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from federation.dying import DYING
-from quoron_client.durable import Tally
+from quoron_client.durable import HighWaterMark
 from quoron_client.federation.client_state import Agreement, ClientState, StoreClaim
 from quoron_privacy.errors import LedgerError
 
@@ -187,13 +187,13 @@ class TestACopy:
         def look():
             instants.append({each.name: each.read_bytes() for each in place.iterdir()})
 
-        write = Tally.write
+        write = HighWaterMark.write
 
         def written(tally, count):
             look()
             write(tally, count)
 
-        monkeypatch.setattr(Tally, "write", written)
+        monkeypatch.setattr(HighWaterMark, "write", written)
         with opened(place, epsilon=100.0) as record:
             for number in range(runs):
                 assert record.agree(agreement(f"run {number}")) is None

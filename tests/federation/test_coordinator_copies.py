@@ -17,8 +17,8 @@ import pytest
 
 import postgres_server
 import warden
-from quoron_client.durable import Tally
-from quoron_client.federation.client_state import Seen, StoreClaim, objection
+from quoron_client.durable import HighWaterMark
+from quoron_client.federation.client_state import SeenStore, StoreClaim, objection
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_client.protocol.wire import run_mark
 from quoron_privacy.errors import LedgerError
@@ -42,7 +42,7 @@ class Life:
     instants: list[Files]
     closed: Files
     killed: Files
-    seen: Seen
+    seen: SeenStore
     charged: tuple[str, ...]
     counted: str
 
@@ -75,7 +75,7 @@ def one_run(store: RunStore, number: int) -> None:
 def lived(runs: int) -> Life:
     """A coordinator that is stopped and started again after each run; looked at around each acknowledgement."""
     instants: list[Files] = []
-    write = Tally.write
+    write = HighWaterMark.write
     with TemporaryDirectory(prefix=warden.prefix(), dir=postgres_server.quick_folder()) as name:
         place = Path(name)
 
@@ -83,13 +83,13 @@ def lived(runs: int) -> Life:
             instants.append({each.name: each.read_bytes() for each in place.iterdir() if each.name in NAMES})
             return instants[-1]
 
-        def written(tally: Tally, count: int, head: str = "") -> None:
+        def written(tally: HighWaterMark, count: int, head: str = "") -> None:
             look()
             write(tally, count, head)
             look()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Tally, "write", written)
+            patch.setattr(HighWaterMark, "write", written)
             for number in range(runs):
                 with Database(f"sqlite:///{place}/store.sqlite") as database:
                     store = RunStore(database)
@@ -104,7 +104,7 @@ def lived(runs: int) -> Life:
                     counted = store.population.account("everyone").words()
         closed = look()
     names = tuple(charge.run for charge in charges)
-    return Life(instants[:-2], closed, killed, Seen(word, word, rows, head), names, counted)
+    return Life(instants[:-2], closed, killed, SeenStore(word, word, rows, head), names, counted)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ async def federated(wanted: RunSpecification, folder: Path, sizes: tuple[int, ..
             first += size
             clients.append(silo_config(path, running.listen, user_column="who" if len(sizes) < USERS else None))
         async with clients_of(clients, running):
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
             return await complete(running)
 
 

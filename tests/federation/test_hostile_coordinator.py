@@ -432,8 +432,8 @@ class TestFloods:
             workers[:] = [worker]
             return original(worker, message, user)
 
-        monkeypatch.setattr(work, "MOST_RUNS", 8)
-        monkeypatch.setattr(client_state, "_MOST_OPEN", 30)
+        monkeypatch.setattr(work, "MAX_RUNS", 8)
+        monkeypatch.setattr(client_state, "_MAX_OPEN", 30)
         monkeypatch.setattr(work.Worker, "consider", seen)
 
         async def script(fake: FakeCoordinator) -> list[int]:

@@ -218,13 +218,13 @@ class TestAUserWhoIsForgotten:
                 for user in (0, 1):
                     assert f"user {user} enrolled in group everyone, as client-{user}\n" in our_logs.text
                 assert key[:8] not in our_logs.text
-                told = await running.manager.users.forget("0", sure=True)
+                told = await running.scheduler.users.forget("0", sure=True)
                 assert told["user"] == 0
                 our_logs.clear()
                 said = await gone.call.details()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await gone.enrol()
-                assert +running.manager.counts.calls == {"revoked": 1}  # by which alarm it is told
+                assert +running.scheduler.counts.calls == {"revoked": 1}  # by which alarm it is told
                 await kept.send(answer=pb.Answer(run="none"))
                 await kept.next("receipt")
                 config = client_config(

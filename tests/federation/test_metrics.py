@@ -46,10 +46,10 @@ def leaving(user: int, question: pb.Question) -> pb.Answer | None:
 
 
 WORLDS: dict[str, Answering] = {"silent": silent, "wild": wild, "leaving": leaving}
-Seen = tuple[list[str], list[tuple[int, str]]]
+SeenStore = tuple[list[str], list[tuple[int, str]]]
 
 
-def world(folder: Path, odd: Answering, caplog: pytest.LogCaptureFixture) -> Seen:
+def world(folder: Path, odd: Answering, caplog: pytest.LogCaptureFixture) -> SeenStore:
     """All metrics of a run from before it to its end, and all that was logged, where one user has its own way."""
     folder.mkdir()
     caplog.clear()
@@ -81,7 +81,7 @@ async def _world(at: Scene, odd: Answering) -> list[str]:
     await at.join(lambda user, question: odd(user, question) if user == ODD else honest(user, question))
     await scrape()
     await at.submit(options={"rounds": ROUNDS}, seconds=SECONDS)
-    run = at.running.manager._active["trial"]
+    run = at.running.scheduler._active["trial"]
     for number in range(ROUNDS):
         await at.asked()
         session = at.running.sessions.runs["trial"]
@@ -107,10 +107,10 @@ async def _world(at: Scene, odd: Answering) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def honest_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[pytest.LogCaptureFixture], Seen]:
-    kept: list[Seen] = []
+def honest_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[pytest.LogCaptureFixture], SeenStore]:
+    kept: list[SeenStore] = []
 
-    def once(caplog: pytest.LogCaptureFixture) -> Seen:
+    def once(caplog: pytest.LogCaptureFixture) -> SeenStore:
         if not kept:
             kept.append(world(tmp_path_factory.mktemp("honest") / "it", Honest.of(USERS), caplog))
         return kept[0]
@@ -120,7 +120,7 @@ def honest_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[pytest.L
 
 @pytest.mark.parametrize("odd", WORLDS)
 def test_no_metric_and_no_line_of_the_log_tells_how_or_whether_a_user_answers(
-    odd: str, tmp_path: Path, our_logs: pytest.LogCaptureFixture, honest_world: Callable[..., Seen]
+    odd: str, tmp_path: Path, our_logs: pytest.LogCaptureFixture, honest_world: Callable[..., SeenStore]
 ) -> None:
     told, logged = honest_world(our_logs)
     assert len(told) == 2 + 2 * ROUNDS
@@ -137,7 +137,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def families(self: Metrics) -> Iterator[Metric]:
         yield from original(self)
-        sizes = [session.open.up if session.open else 0 for session in self._manager.sessions.runs.values()]
+        sizes = [session.open.up if session.open else 0 for session in self._scheduler.sessions.runs.values()]
         yield family("answers_bytes", "Taken.", sum(sizes))
 
     monkeypatch.setattr(Metrics, "_of_doors", families)

@@ -13,9 +13,9 @@ from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, ClientState, run_client, session
-from quoron_client.federation.client_state import Agreement, Seen, StoreClaim, objection
+from quoron_client.federation.client_state import Agreement, SeenStore, StoreClaim, objection
 from quoron_client.protocol.questions import Status
-from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_TOLD, run_mark
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -24,7 +24,7 @@ from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
-SEEN = Seen(A, B, 7, "f" * 64)
+SEEN = SeenStore(A, B, 7, "f" * 64)
 
 
 def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> StoreClaim:
@@ -136,7 +136,7 @@ async def ended(config: ClientConfig) -> str:
         {"rows": 2**31},
         {"head": "\x1b[31m"},
         {"then": "7"},
-        {"charged": range(MOST_TOLD + 1)},
+        {"charged": range(MAX_TOLD + 1)},
     ],
 )
 async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
@@ -172,11 +172,11 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
     async def scene() -> None:
         wanted, honest = specification("one-pass-dp-sgd"), Honest.of(USERS, ())
         async with coordinator(tmp_path) as first, crowd(first.listen, USERS) as peers:
-            await first.manager.submit(wanted.as_text())
+            await first.scheduler.submit(wanted.as_text())
             work = [asyncio.create_task(peer.work(honest)) for peer in peers]
             await complete(first)
             await asyncio.gather(*work)
-            plan = await first.manager.records.plan("trial")
+            plan = await first.scheduler.records.plan("trial")
         async with coordinator(tmp_path) as second, crowd(second.listen, USERS + 1) as peers:
             found = await enrolled(second.listen, peers)
         factor = 2 if plan["guarantee"]["adjacency"] == "zero-out" else 1

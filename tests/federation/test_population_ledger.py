@@ -473,7 +473,7 @@ def test_what_a_coordinator_says_of_its_chain_is_not_believed(tmp_path, monkeypa
         async def lied(run):
             return report
 
-        running.manager.records.ledger = lied
+        running.scheduler.records.ledger = lied
         report["rows"][0]["payload"]["epsilon"] = 0.25
         for command in ("show", "verify"):
             with pytest.raises(LedgerError, match="row 0"):

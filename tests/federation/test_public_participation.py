@@ -29,7 +29,7 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.service.running import Running, RunStopped
+from quoron_server.service.active_run import ActiveRun, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
@@ -51,7 +51,7 @@ def wanted(users: int, **changes: object) -> RunSpecification:
 
 
 async def events_of(running: Any) -> list[dict[str, Any]]:
-    return [event async for event in (await running.manager.feed("trial")).watch()]
+    return [event async for event in (await running.scheduler.feed("trial")).watch()]
 
 
 def charged(folder: Path) -> list[str]:
@@ -68,13 +68,13 @@ async def test_a_run_without_its_min_cohort_ends_in_its_first_round_and_names_wh
     silent = range(users - stopped, users)
     shown: list[str] = []
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
+        await running.scheduler.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
         honest = await everybody(running, stack, users, silent=silent)
         while len(honest.asked) < users:
             await asyncio.sleep(0.001)
         while (session := running.sessions.runs.get("trial")) is not None:
             if session.open is not None and session.open.left == stopped:
-                if (awaited := await running.manager.awaited("trial")) is not None:
+                if (awaited := await running.scheduler.awaited("trial")) is not None:
                     shown.append(words(awaited))
                 put_clock_forward(SECONDS)
             await asyncio.sleep(0.01)
@@ -104,7 +104,7 @@ async def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Pa
             return answer
 
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(wanted(users, min_cohort=0.99).as_text())
+        await running.scheduler.submit(wanted(users, min_cohort=0.99).as_text())
         honest = Broken.of(users)
         for peer in await stack.enter_async_context(crowd(running.listen, users)):
             stack.callback(asyncio.create_task(peer.work(honest)).cancel)
@@ -128,16 +128,16 @@ async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_cha
         else specification("one-pass-dp-sgd", min_cohort=0.5, min_cohort_epsilon=2.0, **changes)
     )
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(specified.as_text())
+        await running.scheduler.submit(specified.as_text())
         honest = Honest.of(users)
         peers = await stack.enter_async_context(crowd(running.listen, users))
         for peer in peers[:there]:
             stack.callback(asyncio.create_task(peer.work(honest)).cancel)
-        while (told := await running.manager.awaited("trial")) is None or told.get("willing") != there:
+        while (told := await running.scheduler.awaited("trial")) is None or told.get("willing") != there:
             await asyncio.sleep(0.001)
         assert (told["what"], told["needed"], told["members"]) == ("willing", users // 2, users)
         assert f"{there} of {users} members have agreed, {users // 2} are needed" in words(told)
-        (listed,) = await running.manager.runs()
+        (listed,) = await running.scheduler.runs()
         assert (listed["connected"], listed["members"]) == (users, users)
         put_clock_forward(60.0)
         events = await events_of(running)
@@ -155,21 +155,21 @@ async def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_cha
 async def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
     """By that a client's record knows whether the run is charged."""
     async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
-        await running.manager.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
+        await running.scheduler.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
         for peer in peers:
             await peer.next("run")
             if asked:
                 await peer.send(consent=federation.Consent(run="trial", takes_part=True))
         if asked:
             await peers[0].next("question")
-        await running.manager.cancel("trial")
+        await running.scheduler.cancel("trial")
         assert (await peers[0].next("ended")).how == how
 
 
 async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     """How long a client with private participation reads its file is a function of the file."""
     session = Sessions().open("trial", "{}", np.arange(3))
-    run: Any = Running(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None, None, None)
+    run: Any = ActiveRun(wanted(3, min_cohort=1.0, seconds=3600.0, early_ends=False), None, None, None)
     waiting = asyncio.create_task(run.gather(session, asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}

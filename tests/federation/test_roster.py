@@ -178,12 +178,12 @@ class Clock:
 
 def clocked(running: Coordinator) -> Clock:
     clock = Clock()
-    running.manager.registry._clock = clock
+    running.scheduler.registry._clock = clock
     return clock
 
 
 def registry(running: Coordinator) -> Registry:
-    return running.manager.registry
+    return running.scheduler.registry
 
 
 def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:
@@ -196,7 +196,7 @@ def key_of(folder: Path, name: str) -> str:
 
 
 async def waits(running: Coordinator) -> dict[str, object]:
-    found = await running.manager.awaited("trial")
+    found = await running.scheduler.awaited("trial")
     assert found is not None
     return {name: found[name] for name in ("active", "away", "retired", "needed")}
 
@@ -227,14 +227,14 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
                     continue
                 async with channel(running.listen, issued, f"client-{number}") as one:
                     await Peer(one).enrol()
-            await running.manager.submit(fifteen.as_text())
+            await running.scheduler.submit(fifteen.as_text())
             said = [await waits(running)]
             for folder, name in ((own, "new-0"), (own, "new-1"), (own, "new-2"), (issued, f"client-{USERS - 1}")):
                 assert not len(registry(running).members("trial"))
                 async with channel(running.listen, folder, name) as one:
                     await Peer(one).enrol()
             await until(lambda: len(registry(running).members("trial")) > 0)
-            listed = (await running.manager.users.page(0))["users"]
+            listed = (await running.scheduler.users.page(0))["users"]
             return registry(running).members("trial").tolist(), said + listed
 
     members, (said, *listed) = carried_out(scene())
@@ -250,7 +250,7 @@ async def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(t
     async with coordinator(tmp_path) as running:
         for number in range(USERS):
             registry(running).enrol(f"name:client-{number}")
-        await running.manager.submit(TEXT)
+        await running.scheduler.submit(TEXT)
         await until(lambda: running.sessions.runs)
     async with coordinator(tmp_path) as running:
         registry(running).retire(range(USERS))
@@ -275,11 +275,11 @@ async def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_
             return found
 
         roster.standing = slow
-        await running.manager.submit(TEXT)
-        await until(lambda: not running.manager._active and running.manager._waiting)
+        await running.scheduler.submit(TEXT)
+        await until(lambda: not running.scheduler._active and running.scheduler._waiting)
         roster.standing = standing
         said, charged = await waits(running), PopulationLedger(running._database).rows()
-        await running.manager.after(await running.manager.users.change("back", "3"))
+        await running.scheduler.after(await running.scheduler.users.change("back", "3"))
         peers = await stack.enter_async_context(crowd(running.listen, USERS))
         honest = Honest.of(USERS)
         done = await asyncio.gather(*(peer.work(honest) for peer in peers))
@@ -302,7 +302,7 @@ def after_a_run(folder: Path, kind: str) -> tuple[list[int], list[tuple[int, str
     async def scene() -> tuple[list[int], list[tuple[int, str]]]:
         first = specification("one-pass-dp-sgd").model_copy(update={"seconds": 0.1, "early_ends": False})
         async with coordinator(folder) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(first.as_text())
+            await running.scheduler.submit(first.as_text())
             await asyncio.gather(*(peer.work(answering) for peer in peers))
             registry(running).add_run("next", "{}")
             members = registry(running).fix_members("next", 7).tolist()
@@ -379,12 +379,12 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
             for number in range(USERS + 5):
                 registry(running).enrol(f"name:client-{number}")
             registry(running).retire([2])
-            await running.manager.submit(wanted.as_text())
-            await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
+            await running.scheduler.submit(wanted.as_text())
+            await until(lambda: any(run.engine for run in running.scheduler._active.values()))  # begun, and charged
             own = operator(running, tmp_path)
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 0
             assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")
-            ledger, told = PopulationLedger(running._database), await running.manager.users.drawn("trial")
+            ledger, told = PopulationLedger(running._database), await running.scheduler.users.drawn("trial")
             with running._database.writing() as connection:  # another was put in by hand
                 connection.execute('UPDATE slots SET "user" = ? WHERE "user" = ?', (2, told["drawn"][0]))
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "drawn", "trial"]) == 1

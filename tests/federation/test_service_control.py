@@ -175,17 +175,17 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
 
 
 async def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "MOST_TRUSTED", 0.01)
+    monkeypatch.setattr(control_plane, "MAX_TRUSTED", 0.01)
     file = tmp_path / "tokens.json"
     gone, kept = (tokens.add(file, name=name, role="auditor") for name in ("gone", "kept"))
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-        await running.manager.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
+        await running.scheduler.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
         stub = federation_pb2_grpc.ControlPlaneStub(channel)
         ending, lasting = (
             stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
             for token in (gone, kept)
         )
-        (await running.manager.feed("trial")).add({"kind": "round", "round": 0})
+        (await running.scheduler.feed("trial")).add({"kind": "round", "round": 0})
         for stream in (ending, lasting):
             assert json.loads((await stream.read()).json)["round"] == 0
         for stream in (ending, lasting):
@@ -193,7 +193,7 @@ async def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypat
         waiting = asyncio.create_task(lasting.read())
         tokens.remove(file, name="gone")
         assert (await status(ending.read()))[0] == grpc.StatusCode.UNAUTHENTICATED
-        await running.manager.cancel("trial")
+        await running.scheduler.cancel("trial")
         assert json.loads((await waiting).json) == {"kind": "ended", "how": "cancelled"}
 
 
@@ -205,7 +205,7 @@ async def test_a_model_of_any_length_is_fetched(tmp_path: Path) -> None:
         async def model(run: str) -> np.ndarray:
             return released
 
-        running.manager.records.model = model
+        running.scheduler.records.model = model
         with Control(running.control, token, insecure=True) as own:
             found = await asyncio.to_thread(own.model, "trial")
     np.testing.assert_array_equal(found, released)
@@ -256,14 +256,14 @@ async def test_a_deployment_refuses_what_protects_nobody(
     wanted = specification(NAME).model_copy(update={"simulation": False, "simulation_seed": None} | changes)
     async with coordinator(tmp_path, allow_simulation=False) as running:
         with pytest.raises(ConfigError, match=words):
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
 
 
 async def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) -> None:
     wanted = specification(NAME, simulation=False, simulation_seed=None)
     async with coordinator(tmp_path, allow_simulation=False) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
     assert not np.array_equal(model, inline_model(specification(NAME), tmp_path))
     with (
@@ -278,10 +278,10 @@ async def test_a_run_beyond_the_populations_budget_is_refused_before_anyone_is_a
         PopulationLedger(database).limit("everyone", epsilon=20.0, delta=0.15)
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         honest = await everybody(running, stack)
-        await running.manager.submit(specification(NAME).as_text())
+        await running.scheduler.submit(specification(NAME).as_text())
         await complete(running)
         with pytest.raises(BudgetExceeded, match="everyone"):
-            await running.manager.submit(specification(NAME, "second").as_text())
+            await running.scheduler.submit(specification(NAME, "second").as_text())
     assert {name for _, name, _, _ in honest.asked} == {"trial"}
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         PopulationLedger(database).verify()
@@ -289,15 +289,15 @@ async def test_a_run_beyond_the_populations_budget_is_refused_before_anyone_is_a
 
 async def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-        await running.manager.submit(specification(NAME).as_text())
+        await running.scheduler.submit(specification(NAME).as_text())
         asked = asyncio.create_task(peers[0].next("ended"))
-        await until(lambda: running.manager._active["trial"].engine is not None)  # before that nothing is charged
-        ended = await running.manager.cancel("trial")
+        await until(lambda: running.scheduler._active["trial"].engine is not None)  # before that nothing is charged
+        ended = await running.scheduler.cancel("trial")
         assert (await asked).how == "cancelled"
-        await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())
-        assert (await running.manager.cancel("idle"))["state"] == "cancelled"
+        await running.scheduler.submit(specification(NAME, "idle", group="nobody").as_text())
+        assert (await running.scheduler.cancel("idle"))["state"] == "cancelled"
     async with coordinator(tmp_path) as running:
-        assert [each["state"] for each in await running.manager.records.runs()] == ["cancelled", "cancelled"]
+        assert [each["state"] for each in await running.scheduler.records.runs()] == ["cancelled", "cancelled"]
     assert ended["state"] == "cancelled"
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         ledger = PopulationLedger(database)
@@ -314,7 +314,7 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
         async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
             tasks = [asyncio.create_task(peer.work(honest, len(wanted))) for peer in peers]
             for each in wanted:
-                await running.manager.submit(each.as_text())
+                await running.scheduler.submit(each.as_text())
             models = [await complete(running, each.run) for each in wanted]
             await asyncio.gather(*tasks)
             return models
@@ -446,7 +446,7 @@ async def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_th
     monkeypatch.setattr(control, "_OPTIONS", tuple((dict(control._OPTIONS) | hurried).items()))
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
     async with coordinator(tmp_path) as running:
-        await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+        await running.scheduler.submit(specification("one-pass-dp-sgd").as_text())
         with Wires(running.control) as wires, Control(wires.address, token, insecure=True) as own:
             events = own.watch("trial")
             assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
@@ -473,7 +473,7 @@ async def test_a_command_takes_its_own_arguments_and_no_others(tmp_path: Path) -
             code, words = await status(call(command, **given))
             assert code == grpc.StatusCode.INVALID_ARGUMENT
             assert f"with {command}, got " in words
-        for command in ("", "watch", "__init__", "_manager"):
+        for command in ("", "watch", "__init__", "_scheduler"):
             code, words = await status(call(command))
             assert code == grpc.StatusCode.INVALID_ARGUMENT
             assert "Expected a command of submit, runs, cancel" in words

@@ -42,7 +42,7 @@ from quoron_server import rounds, serial
 from quoron_server import runs as run_module
 from quoron_server.federation import RunStore
 from quoron_server.service import Coordinator, client_plane, program, records, tokens
-from quoron_server.service import manager as managers
+from quoron_server.service import scheduler as schedulers
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan
 from quoron_server.storage import database as databases
@@ -61,7 +61,7 @@ TEXT = specification(NAME).as_text()
 async def begun(folder: Path) -> None:
     """A coordinator comes, begins the run, asks its first question and leaves."""
     async with coordinator(folder) as running, crowd(running.listen, USERS):
-        await running.manager.submit(TEXT)
+        await running.scheduler.submit(TEXT)
         while not await asyncio.to_thread(spent, running):
             await asyncio.sleep(0.01)
 
@@ -73,18 +73,18 @@ def spent(running: Coordinator) -> bool:
 
 async def seen(running: Coordinator) -> list[dict[str, object]]:
     """Every event of the run, as long as somebody may watch."""
-    return [event async for event in (await running.manager.feed("trial")).watch()]
+    return [event async for event in (await running.scheduler.feed("trial")).watch()]
 
 
 async def state_and_reason(running: Coordinator) -> tuple[str, str | None]:
     """State and reason, as `quoron runs` shows them."""
-    (row,) = await running.manager.records.runs()
-    assert await running.manager.records.status("trial") == row
+    (row,) = await running.scheduler.records.runs()
+    assert await running.scheduler.records.status("trial") == row
     return row["state"], row["error"]
 
 
 async def state(running: Coordinator) -> str:
-    return (await running.manager.records.status("trial"))["state"]
+    return (await running.scheduler.records.status("trial"))["state"]
 
 
 def has_secrets(folder: Path) -> bool:
@@ -139,7 +139,7 @@ def refused(*arguments: object) -> None:
 OTHERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "another plan": lambda patch: patch.setattr(run_module, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1}),
     "no plan": lambda patch: patch.setattr(records, "make_plan", refused),
-    "no specification": lambda patch: patch.setattr(managers.RunSpecification, "parse", refused),
+    "no specification": lambda patch: patch.setattr(schedulers.RunSpecification, "parse", refused),
     "no simulation": lambda _: None,
     "another question": lambda patch: patch.setattr(ledgers, "digest", lambda question: "another"),
     "another noise": lambda patch: patch.setattr(SeededNoise, "export_key", lambda noise: b"another"),
@@ -165,7 +165,7 @@ async def test_a_run_of_another_version_is_left_as_it_is_until_that_version_come
             assert events[0]["error"]
             assert await state_and_reason(running) == ("paused", events[0]["error"])
             if cancelled:
-                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                assert (await running.scheduler.cancel("trial"))["state"] == "cancelled"
                 assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
                 assert await state_and_reason(running) == ("cancelled", None)
     assert has_secrets(tmp_path) != cancelled
@@ -182,10 +182,10 @@ def test_a_run_whose_entry_was_never_acknowledged_can_be_submitted_again_or_canc
             await asyncio.to_thread(Registry(running._database).add_run, "trial", TEXT)
             assert [event["kind"] for event in await seen(running)] == ["paused"]  # and not "ended"
             if then == "cancel":
-                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                assert (await running.scheduler.cancel("trial"))["state"] == "cancelled"
                 return
             await everybody(running, stack, USERS)
-            await running.manager.submit(TEXT)
+            await running.scheduler.submit(TEXT)
             await complete(running)
 
     carried_out(scene())
@@ -197,16 +197,16 @@ async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled
     await begun(tmp_path)
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         Ledger.within(database, "trial").finish(np.zeros(3))
-    original = managers.Manager._begin
+    original = schedulers.RunScheduler._begin
 
-    def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
+    def cancelled_meanwhile(scheduler: schedulers.RunScheduler, run: schedulers.ActiveRun) -> object:
         run.cancelled = True
-        return original(manager, run)
+        return original(scheduler, run)
 
-    monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
+    monkeypatch.setattr(schedulers.RunScheduler, "_begin", cancelled_meanwhile)
     async with coordinator(tmp_path) as running:
         events = await seen(running)
-        np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
+        np.testing.assert_array_equal(await running.scheduler.records.model("trial"), np.zeros(3))
         how = await state(running)
     assert how == "complete"
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
@@ -216,7 +216,7 @@ async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled
 async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_plane, "MOST_TOLD", most)
+    monkeypatch.setattr(client_plane, "MAX_TOLD", most)
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
@@ -270,7 +270,7 @@ async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same
     Away(monkeypatch, Ledger, name, at, after=after)
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         honest = await everybody(running, stack)
-        await running.manager.submit(specification(NAME).as_text())
+        await running.scheduler.submit(specification(NAME).as_text())
         model = await complete(running)
     monkeypatch.undo()
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
@@ -303,12 +303,12 @@ async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
         stack.callback(asyncio.create_task(nobody_waits(running)).cancel)
-        await running.manager.submit(text)
+        await running.scheduler.submit(text)
         await waits.wait()
         ledger = Ledger.within(running._database, "trial")
         assert (ledger.spent()["rounds"], len(ledger.events())) == (3, 2)  # before anybody is asked
         if cancelled:
-            await running.manager.cancel("trial")
+            await running.scheduler.cancel("trial")
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         ledger = Ledger.within(database, "trial")
         assert (ledger.spent()["rounds"], len(ledger.events())) == (2, 2)
@@ -332,9 +332,9 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
         await everybody(running, stack)
         for owner, name in ((Ledger, "commit"), (RunStore, "end")):
             monkeypatch.setattr(owner, name, refused)
-        await running.manager.submit(specification(NAME).as_text())
+        await running.scheduler.submit(specification(NAME).as_text())
         with pytest.raises(LedgerError, match=taken):
-            await running.manager.lost
+            await running.scheduler.lost
     monkeypatch.undo()
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
@@ -350,8 +350,8 @@ async def test_a_run_on_postgresql_goes_on_after_itsdatabases_are_killed(
     kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
     async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
-        await running.manager.submit(specification(NAME).as_text())
-        async for event in (await running.manager.feed("trial")).watch():
+        await running.scheduler.submit(specification(NAME).as_text())
+        async for event in (await running.scheduler.feed("trial")).watch():
             if event["kind"] == "round":
                 await asyncio.to_thread(postgres_server.sql, kill)
         model = await complete(running)
@@ -365,7 +365,7 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
 
     async def scene() -> list[tuple[grpc.StatusCode, str]]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-            with running.manager._store.database.writing() as connection:
+            with running.scheduler._store.database.writing() as connection:
                 connection.execute("ALTER TABLE runs RENAME TO elsewhere")
                 connection.execute("ALTER TABLE users RENAME TO people")
             stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
@@ -404,15 +404,15 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
 
     async def scene() -> np.ndarray:
         async with coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(specification(NAME).as_text())
+            await running.scheduler.submit(specification(NAME).as_text())
             with monkeypatch.context() as disk:
                 disk.setattr(Database, "_counted", no_room)
                 joining = asyncio.create_task(everybody(running, stack))  # an enrolment is the write that fails
-                await until(lambda: running.manager.records.away)
-                assert [(each["state"], each["error"]) for each in await running.manager.runs()] == [
+                await until(lambda: running.scheduler.records.away)
+                assert [(each["state"], each["error"]) for each in await running.scheduler.runs()] == [
                     ("paused", f"{full} written.")
                 ]
-                awaited = await running.manager.awaited("trial")
+                awaited = await running.scheduler.awaited("trial")
                 assert control.words(awaited) == f"paused: {full} written."
                 health, metrics = await told(running)
                 assert health.startswith(b"HTTP/1.1 503")

@@ -49,9 +49,9 @@ from quoron_server.service import (
     tokens,
 )
 from quoron_server.service import coordinator as coordinators
-from quoron_server.service import manager as managers
+from quoron_server.service import scheduler as schedulers
 from quoron_server.service.client_plane import ConnectionLimiter, RateLimit
-from quoron_server.service.manager import Manager
+from quoron_server.service.scheduler import RunScheduler
 from quoron_server.specification import RunSpecification
 
 SERVICE = "/" + coordinators.CONTROL_PLANE
@@ -109,7 +109,7 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
             grpc.aio.insecure_channel(running.listen) as clients,
         ):
             await list_runs(inside)
-            async with idle(running.control, 2 * coordinators.MOST_OPERATORS):
+            async with idle(running.control, 2 * coordinators.MAX_OPERATORS):
                 assert await Peer(clients, "somebody").enrol() == 0
                 await later.channel_ready()
                 assert await list_runs(later) == '{"runs": []}'
@@ -126,7 +126,7 @@ def test_files_are_left_for_operators_and_for_the_coordinator(monkeypatch: pytes
     for allowed in (256, 1024, 1 << 20):
         monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
         many = ServeConfig(Transport(insecure=True), max_clients=10**6)
-        assert 1 <= many.connections() <= max(1, allowed - coordinators.MOST_OPERATORS - 64)
+        assert 1 <= many.connections() <= max(1, allowed - coordinators.MAX_OPERATORS - 64)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert many.connections() == 10**6
 
@@ -163,7 +163,7 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
     token, free, planning = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"), threading.Event(), [0]
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         wanted = specification("one-pass-dp-sgd")
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         made = records.make_plan
 
         def slow(wanted: RunSpecification) -> RunPlan:
@@ -193,21 +193,21 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
 
 async def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a thread of its own could be neither carried out nor ended."""
-    monkeypatch.setattr(managers.wire, "MOST_RUNS", 2)
+    monkeypatch.setattr(schedulers.wire, "MAX_RUNS", 2)
     names = ["spring", "summer", "autumn", "winter"]
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
         for number in range(20):
             await Peer(channel, f"client-{number}").enrol()
         for name in names:
-            await running.manager.submit(specification("one-pass-dp-sgd", name).as_text())
-        await until(lambda: len(running.manager._active) == 2)
-        assert list(running.manager._waiting) == ["autumn", "winter"]
-        await running.manager.cancel("winter")
-        await running.manager.cancel("spring")
-        await until(lambda: "autumn" in running.manager._active)
+            await running.scheduler.submit(specification("one-pass-dp-sgd", name).as_text())
+        await until(lambda: len(running.scheduler._active) == 2)
+        assert list(running.scheduler._waiting) == ["autumn", "winter"]
+        await running.scheduler.cancel("winter")
+        await running.scheduler.cancel("spring")
+        await until(lambda: "autumn" in running.scheduler._active)
         states = {"summer": "waiting"}
         while states["summer"] == "waiting":  # until its thread has said that it runs
-            states = {each["run"]: each["state"] for each in await running.manager.records.runs()}
+            states = {each["run"]: each["state"] for each in await running.scheduler.records.runs()}
     assert states["spring"] == states["winter"] == "cancelled"
     assert states["summer"] == "running"
 
@@ -309,7 +309,7 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
 def test_a_run_of_more_users_than_may_be_connected_is_refused(issued: Path, tmp_path: Path) -> None:
     async def scene() -> None:
         async with coordinator(tmp_path, transport=transport(issued), max_clients=19) as running:
-            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+            await running.scheduler.submit(specification("one-pass-dp-sgd").as_text())
 
     with pytest.raises(ConfigError, match=r"at most 19 users.* got 20.*--set max_clients=20"):
         carried_out(scene())
@@ -439,9 +439,9 @@ async def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
         pass
     async with coordinator(tmp_path, waiting=3600.0) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         await until(lambda: "trial" in running.sessions.runs)
-        awaited = await running.manager.awaited("trial")
+        awaited = await running.scheduler.awaited("trial")
         assert (awaited["kind"], awaited["what"]) == ("awaits", "clients")
         assert re.match(r"awaits clients that come back after the coordinator's start, \d+ s left", words(awaited))
         honest = Honest.of(USERS)
@@ -510,11 +510,11 @@ class TestEveryCallHasAStatus:
             peer = Peer(channel, "ada")
             await peer.enrol()
             await peer.hello()
-            monkeypatch.setattr(running.manager.sessions, "consent", broken)
+            monkeypatch.setattr(running.scheduler.sessions, "consent", broken)
             await peer.send(consent=pb.Consent(run="trial"))
             found = [await ended(peer.call)]
             for method in ("stored", "enrol"):
-                monkeypatch.setattr(Manager, method, broken)
+                monkeypatch.setattr(RunScheduler, method, broken)
             call = channel.stream_stream(WORK)(metadata=(("quoron-client", "ada"),))
             await say(call, HELLO)
             found.append(await ended(call))

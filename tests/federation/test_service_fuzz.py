@@ -113,7 +113,7 @@ def fuzz(count: int, folder: Path) -> None:
             crowd(running.listen, USERS) as peers,
             grpc.aio.insecure_channel(running.listen) as channel,
         ):
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
             for peer in peers:
                 await peer.consents()
             asked = [peer for peer in peers if peer.user in await cohort(running)]
@@ -123,7 +123,7 @@ def fuzz(count: int, folder: Path) -> None:
             others = [peer for peer in peers if peer not in asked][:FUZZERS]
             for other in others:
                 other.call.cancel()
-            before, runs, replies = state(running), await running.manager.records.runs(), []
+            before, runs, replies = state(running), await running.scheduler.records.runs(), []
             for secret in (1.0, -2.0):
                 fuzzers = [Fuzzer(channel, other.name) for other in others]
                 await asyncio.gather(
@@ -134,7 +134,7 @@ def fuzz(count: int, folder: Path) -> None:
                 )
                 replies.append([reply for fuzzer in fuzzers for reply in fuzzer.replies])
             assert state(running) == before
-            assert await running.manager.records.runs() == runs
+            assert await running.scheduler.records.runs() == runs
             await asyncio.gather(*(other.hello() for other in others))
             working = [asyncio.create_task(peer.work(honest)) for peer in peers if peer is not asked[0]]
             await asked[0].send(answer=template)
@@ -210,7 +210,7 @@ def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) 
 
     async def receipt(values: np.ndarray, folder: Path) -> bytes:
         async with coordinator(folder) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
             for peer in peers:
                 announced = await peer.next("run")
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))

@@ -293,7 +293,7 @@ async def test_thirty_thousand_columns_give_the_bits_of_the_inline_engine(tmp_pa
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
         honest = Honest(InlineEngine(people, seed=SEED))
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
         await asyncio.gather(*working)
         found = model
@@ -388,8 +388,8 @@ def answer(numbers: int = LONG, digest: bytes = bytes(16)) -> pb.Answer:
 
 
 def heard(messages: Iterator[pb.ClientMessage], allowed: int | None = 10**6) -> list[object]:
-    arriving = wire.Arriving[pb.ClientMessage]()
-    return [arriving.take(each, lambda _: allowed) for each in messages]
+    reassembler = wire.Reassembler[pb.ClientMessage]()
+    return [reassembler.take(each, lambda _: allowed) for each in messages]
 
 
 def pieces(numbers: int = LONG) -> list[pb.ClientMessage]:
@@ -488,14 +488,14 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
     """64 MiB announced and 2 of them sent: nothing is held before it comes, and nothing of what nobody wants."""
     monkeypatch.setattr(wire, "MOST", 1 << 16)
     head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=64 << 20)))
-    arriving = wire.Arriving[pb.ClientMessage]()
+    reassembler = wire.Reassembler[pb.ClientMessage]()
     tracemalloc.start()
-    arriving.take(head, lambda _: allowed)
+    reassembler.take(head, lambda _: allowed)
     for offset in range(0, 2 << 20, 1 << 16):
         message = pb.ClientMessage.FromString(
             pb.ClientMessage(part=pb.Part(offset=offset, data=bytes(1 << 16))).SerializeToString()
         )
-        assert arriving.take(message, lambda _: allowed) is None
+        assert reassembler.take(message, lambda _: allowed) is None
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < most
@@ -509,13 +509,13 @@ async def test_real_clients_in_parts_give_the_bits_of_their_tables(
     wanted = specification("one-pass-dp-sgd", trust_clients=True)
     users = wanted.problem.users
     paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
-    begin = wire.Arriving._begin
+    begin = wire.Reassembler._begin
 
-    def noted(arriving: wire.Arriving, head: wire.Long, allowed: int | None) -> None:
+    def noted(reassembler: wire.Reassembler, head: wire.Long, allowed: int | None) -> None:
         parted["question" if isinstance(head, pb.Question) else "answer"] += 1
-        begin(arriving, head, allowed)
+        begin(reassembler, head, allowed)
 
-    monkeypatch.setattr(wire.Arriving, "_begin", noted)
+    monkeypatch.setattr(wire.Reassembler, "_begin", noted)
     stop = asyncio.Event()
     limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
     async with coordinator(tmp_path, transport=transport(issued)) as running:
@@ -525,7 +525,7 @@ async def test_real_clients_in_parts_give_the_bits_of_their_tables(
             config = client_config(running.listen, issued, f"client-{user}", path, record, **limits)
             working.append(asyncio.create_task(run_client(config, stop=stop)))
             await until(lambda user=user: running.sessions.connected == user + 1)
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
         stop.set()
         await asyncio.gather(*working)
@@ -549,11 +549,11 @@ def test_a_question_of_another_digest_than_its_name_says_is_refused() -> None:
     """An answer has none: that it arrives as it left is the transport's part."""
     head, first, *rest = question_in_parts(asked())
     first.part.data = bytes(len(first.part.data))
-    arriving = wire.Arriving[pb.ServerMessage]()
+    reassembler = wire.Reassembler[pb.ServerMessage]()
     for each in (head, first, *rest[:-1]):
-        arriving.take(each, lambda _: 10**6)
+        reassembler.take(each, lambda _: 10**6)
     with pytest.raises(WireError, match="bytes of the announced digest"):
-        arriving.take(rest[-1], lambda _: 10**6)
+        reassembler.take(rest[-1], lambda _: 10**6)
 
 
 @pytest.mark.usefixtures("small")
@@ -583,10 +583,10 @@ async def wide_round(
     session = running.sessions.open("r", "{}", np.arange(len(peers)))
 
     async def works(peer: Peer) -> None:
-        arriving = wire.Arriving[pb.ServerMessage]()
+        reassembler = wire.Reassembler[pb.ServerMessage]()
         await peer.send(consent=pb.Consent(run="r", takes_part=True))
         while (message := await peer.call.read()) is not grpc.aio.EOF:
-            found = arriving.take(message, lambda _: wire.MAX_MESSAGE)
+            found = reassembler.take(message, lambda _: wire.MAX_MESSAGE)
             if found is not None and found.HasField("question"):
                 await answering(peer, found.question)
 

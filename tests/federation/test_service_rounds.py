@@ -41,7 +41,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import PAUSE
 from quoron_server.service import Coordinator
-from quoron_server.service.running import GrpcEngine
+from quoron_server.service.active_run import GrpcEngine
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
 from quoron_server.storage.database import Database
@@ -109,7 +109,7 @@ def played(cohorts: list[list[int]], answers_after: dict[int, Callable[[int], fl
             question = Question(number, np.array(cohort, np.int64), task)
             await sessions.ask(session, question, shape=(2,), seconds=SHORT, early_ends=early_ends)
             await asyncio.sleep(WORK)
-            await asyncio.sleep(max(0.0, session.due - loop.time()))  # when the manager tells of it
+            await asyncio.sleep(max(0.0, session.due - loop.time()))  # when the scheduler tells of it
             seen.append(loop.time())
         return {each.user: each.asked for each in listeners}, seen
 
@@ -207,18 +207,18 @@ async def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_r
 
         running.sessions._until_due = noted
         wanted = specification("one-pass-dp-sgd", early_ends=False, seconds=seconds)
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         async with contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
             await until(lambda: "trial" in running.sessions.runs and running.sessions.runs["trial"].open is not None)
             session = running.sessions.runs["trial"]
             first = session.open
             await until(lambda: not first.left)
-            feed = await running.manager.feed("trial")
+            feed = await running.scheduler.feed("trial")
             assert session.open is first
             put_clock_forward(seconds)
             await until(lambda: session.open is not first)
-            while not await asyncio.to_thread(running.manager.records.events, "trial"):
+            while not await asyncio.to_thread(running.scheduler.records.events, "trial"):
                 await asyncio.sleep(0.001)
             assert feed._events == [], "committed, and told to nobody"
             await until(lambda: len(opening) == 2)
@@ -231,9 +231,9 @@ async def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_r
 
 async def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await running.manager.submit(specification("one-pass-dp-sgd", early_ends=False, seconds=30.0).as_text())
+        await running.scheduler.submit(specification("one-pass-dp-sgd", early_ends=False, seconds=30.0).as_text())
         await everybody(running, stack)
-        feed = await running.manager.feed("trial")
+        feed = await running.scheduler.feed("trial")
         hangs = time.monotonic() + HANGS
         while not (feed._events and feed._events[-1]["kind"] == "ended"):
             assert time.monotonic() < hangs
@@ -275,7 +275,7 @@ def play(
     async def scene() -> tuple[object, np.ndarray]:
         honest = Honest.of(USERS, silent)
         async with coordinator(folder) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(specification(ALGORITHM, seconds=seconds).as_text())
+            await running.scheduler.submit(specification(ALGORITHM, seconds=seconds).as_text())
             outcome = await script(running, peers, honest)
             return outcome, await complete(running)
 
@@ -338,7 +338,7 @@ async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_
             await peer.send(answer=answer)
             await tell(peer, answer)  # of the one before nothing is said
 
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         for peer in peers:
             await peer.consents()
         plan = make_plan(wanted)
@@ -378,10 +378,10 @@ async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_
 async def test_an_answer_after_the_deadline_is_late(tmp_path: Path) -> None:
     honest = Honest.of(USERS)
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-        await running.manager.submit(specification(ALGORITHM, seconds=SECONDS).as_text())
+        await running.scheduler.submit(specification(ALGORITHM, seconds=SECONDS).as_text())
         slow, question = await first_question(peers)
         answer = honest(slow.user, question)
-        feed = (await running.manager.feed("trial")).watch()
+        feed = (await running.scheduler.feed("trial")).watch()
         put_clock_forward(SECONDS)
         async for event in feed:
             if event["kind"] == "round":
@@ -445,7 +445,7 @@ async def test_a_nonsensical_answer_counts_as_rejected_and_nothing_is_said_of_it
     honest = Lying(InlineEngine(people(USERS), seed=7))
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-        await running.manager.submit(specification(ALGORITHM).as_text())
+        await running.scheduler.submit(specification(ALGORITHM).as_text())
         model = await complete(running)
         await asyncio.gather(*working)
         receipts = [receipt for peer in peers for receipt in peer.receipts]
@@ -483,7 +483,7 @@ def wanted(**changes: object) -> RunSpecification:
 
 
 async def ending(running: Any) -> list[dict[str, Any]]:
-    return [event async for event in (await running.manager.feed("trial")).watch()]
+    return [event async for event in (await running.scheduler.feed("trial")).watch()]
 
 
 @pytest.mark.parametrize("share", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
@@ -494,20 +494,20 @@ def test_a_run_that_nobody_answers_ends_without_a_min_cohort_on_the_schedule(sha
 
     async def scene() -> list[dict[str, Any]]:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(early_ends=False, seconds=seconds).as_text())
+            await running.scheduler.submit(wanted(early_ends=False, seconds=seconds).as_text())
             honest = await everybody(running, stack, EIGHTY, silent=silent)
             while not honest.asked:
                 await asyncio.sleep(0.001)
-            session, feed = running.sessions.runs["trial"], await running.manager.feed("trial")
+            session, feed = running.sessions.runs["trial"], await running.scheduler.feed("trial")
             put_clock_forward(seconds)
-            while session.open is not None or not await asyncio.to_thread(running.manager.records.events, "trial"):
+            while session.open is not None or not await asyncio.to_thread(running.scheduler.records.events, "trial"):
                 await asyncio.sleep(0.001)
             assert feed._events == [], "decided, and told to nobody"
-            while "trial" in running.manager._active:
+            while "trial" in running.scheduler._active:
                 put_clock_forward(PAUSE * seconds)
                 await asyncio.sleep(0.01)
             assert {number for _, _, number, _ in honest.asked} == {0}, "nobody is asked again"
-            assert (await running.manager.records.status("trial"))["state"] == "below-min-cohort"
+            assert (await running.scheduler.records.status("trial"))["state"] == "below-min-cohort"
             return await ending(running)
 
     events = carried_out(scene())
@@ -531,12 +531,12 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
     async def seen(silent: range, folder: Path) -> dict[str, Any]:
         folder.mkdir()
         async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
-            await running.manager.submit(wanted(early_ends=False).as_text())
+            await running.scheduler.submit(wanted(early_ends=False).as_text())
             honest = await everybody(running, stack, EIGHTY, silent=silent)
             while len(honest.asked) < EIGHTY // ROUNDS:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)
-            awaited = await running.manager.awaited("trial")
+            awaited = await running.scheduler.awaited("trial")
             return {key: value for key, value in awaited.items() if key not in ("ends", "left")}
 
     one = carried_out(seen(range(0), tmp_path / "one"))

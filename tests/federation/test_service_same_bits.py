@@ -22,7 +22,7 @@ async def federated(name: str, folder: Path) -> np.ndarray:
     honest = Honest.of(users)
     async with coordinator(folder) as running, crowd(running.listen, users) as peers:
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
         assert set(await asyncio.gather(*working)) == {"complete"}
     questions = [(user, number) for user, _, number, _ in honest.asked]

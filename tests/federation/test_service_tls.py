@@ -69,7 +69,7 @@ async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
                 assert await Peer(own).enrol() == user
         stop = asyncio.Event()
         clients = [asyncio.create_task(run_client(config(running, user), stop=stop)) for user in range(USERS)]
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
         stop.set()
         await asyncio.gather(*clients)
@@ -369,7 +369,7 @@ async def test_a_clock_that_is_put_back_shuts_out_nobody_who_is_connected(
 
         for peer in await stack.enter_async_context(crowd(running.listen, USERS, own)):
             stack.callback(asyncio.create_task(peer.work(answering)).cancel)
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         model = await complete(running)
         assert back[0]
         for _ in range(20):  # looks of whoever ends conversations by their certificates
@@ -767,8 +767,8 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
     async with coordinator(tmp_path, transport=transport) as running:
-        await running.manager.enrol("somebody", security.EVERYONE)
-        store = pb.Store(**await running.manager.records.store(security.EVERYONE, 0))
+        await running.scheduler.enrol("somebody", security.EVERYONE)
+        store = pb.Store(**await running.scheduler.records.store(security.EVERYONE, 0))
         reply = pb.EnrolReply(user=1, store=store).SerializeToString()
         client = Client(running.listen, folder, version)
         heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]

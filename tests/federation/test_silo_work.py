@@ -417,7 +417,7 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
         coordinator(tmp_path, max_users_per_client=100) as running,
         clients_of([silo_config(path, running.listen) for path in paths], running),
     ):
-        await running.manager.submit(wanted.as_text())
+        await running.scheduler.submit(wanted.as_text())
         await complete(running)
     table, kept = ["--data", str(paths[1]), "--user", "who"], ["--state", str(paths[1].with_suffix(".sqlite"))]
     first = names_in(paths[1], "who")[0]

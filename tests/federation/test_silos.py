@@ -52,7 +52,7 @@ def model_with(answering: HonestSilos, folder: Path, spec: RunSpecification) -> 
     async def scene() -> np.ndarray:
         async with coordinator(folder, max_users_per_client=20) as running, scripted(running.listen, SIZES) as peers:
             working = [asyncio.create_task(peer.work(answering)) for peer in peers]
-            await running.manager.submit(spec.as_text())
+            await running.scheduler.submit(spec.as_text())
             model = await complete(running)
             await asyncio.gather(*working)
             return model
@@ -181,10 +181,10 @@ async def test_a_silo_that_dies_in_mid_run_is_its_people_away_until_it_comes_bac
             return honest(user, message)
 
         working = asyncio.create_task(silo_peer.work(answering))
-        await running.manager.submit(spec.as_text())
+        await running.scheduler.submit(spec.as_text())
         await asyncio.wait({working})  # its call was cancelled
         await no_deadline_is_waited_for(running, [LIAR], SECONDS, rounds=returns - dies)
-        async for event in (await running.manager.feed("trial")).watch():
+        async for event in (await running.scheduler.feed("trial")).watch():
             if event["kind"] == "round" and event["round"] == returns - 1:
                 break
         await silo_peer.hello()
@@ -300,7 +300,7 @@ async def of_silos(wanted: RunSpecification, folder: Path) -> np.ndarray:
     async with coordinator(folder, max_users_per_client=100) as running:
         configs = [silo_config(path, running.listen) for path in write_silos(folder, wanted.silos)]
         async with clients_of(configs, running):
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
             return await complete(running)
 
 

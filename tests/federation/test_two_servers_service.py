@@ -38,10 +38,10 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import service
 from quoron_server.second_server.keys import signing_key, write_public
-from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.runs import HelpedRuns
 from quoron_server.second_server.service import SecondServer
-from quoron_server.service import ServeConfig, Transport, certificates, helping
-from quoron_server.service.helping import Helping, ServerAway
+from quoron_server.service import ServeConfig, Transport, certificates, second_server_client
+from quoron_server.service.second_server_client import SecondServerClient, ServerAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
 from quoron_server.storage.database import Database
@@ -87,7 +87,7 @@ def same_bits(run: RunSpecification, users: int, issued: Path, tmp_path: Path) -
                 await enrol(running.listen, issued, users)
                 async with clients(running.listen, issued, place, tmp_path, paths):
                     with hurried(running):
-                        await running.manager.submit(run.as_text())
+                        await running.scheduler.submit(run.as_text())
                         return await complete(running)
 
     model = carried_out(federated())
@@ -103,7 +103,7 @@ class Views:
         self.values: list[np.ndarray] = []  # masked answers
         self.rows: list[np.ndarray] = []
         self.seeds: list[bytes] = []
-        taken, summed = Sessions.answer, Helped.sum
+        taken, summed = Sessions.answer, HelpedRuns.sum
         row, seed = masked._row, ring.seed_for
 
         def came(sessions: Sessions, user: int, message: pb.MaskedAnswer, size: int = 0) -> Any:
@@ -111,14 +111,14 @@ class Views:
             self.values.append(np.frombuffer(message.values, "<u8"))
             return taken(sessions, user, message, size)
 
-        def listed(helped: Helped, head: Any, entries: Any, who: str) -> Any:
+        def listed(helped: HelpedRuns, head: Any, entries: Any, who: str) -> Any:
             self.helper += [head.SerializeToString(), *(b"".join(each[:3]) for each in entries)]
             reply = summed(helped, head, entries, who)
             self.coordinator.append(reply.SerializeToString())
             return reply
 
         monkeypatch.setattr(Sessions, "answer", came)
-        monkeypatch.setattr(Helped, "sum", listed)
+        monkeypatch.setattr(HelpedRuns, "sum", listed)
         monkeypatch.setattr(masked, "_row", lambda *given: self.rows.append(row(*given)) or self.rows[-1])
         monkeypatch.setattr(ring, "seed_for", lambda *given: self.seeds.append(seed(*given)) or self.seeds[-1])
 
@@ -143,7 +143,7 @@ def test_what_each_server_receives_stores_and_logs_says_nothing_of_an_answer(
                     await enrol(running.listen, issued, USERS)
                     async with clients(running.listen, issued, place, folder, paths):
                         with hurried(running):
-                            await running.manager.submit(run.as_text())
+                            await running.scheduler.submit(run.as_text())
                             await complete(running)
 
         carried_out(federated())
@@ -181,17 +181,17 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a firewall drops one that was idle for a long round: its machine would try for a quarter of an hour."""
-    monkeypatch.setattr(helping, "TIMEOUT", 30.0)
+    monkeypatch.setattr(second_server_client, "TIMEOUT", 30.0)
     with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as store:
-        at = Helping(replace(link(tmp_path, second), address=wires.address), store)
+        at = SecondServerClient(replace(link(tmp_path, second), address=wires.address), store)
         asked = wanted()
         at.open(asked, make_plan(asked))
         assert at.recall("trial", 0) is None
         wires.cut.add(0)
-        monkeypatch.setattr(helping, "TIMEOUT", 0.5)
+        monkeypatch.setattr(second_server_client, "TIMEOUT", 0.5)
         with pytest.raises(ServerAway):
             at.recall("trial", 0)
-        monkeypatch.setattr(helping, "TIMEOUT", 30.0)
+        monkeypatch.setattr(second_server_client, "TIMEOUT", 30.0)
         assert at.recall("trial", 0) is None
         assert len(wires.made) == 4
         assert at._channel is not None
@@ -225,7 +225,7 @@ class TestRefusals:
     async def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
         async with coordinator(tmp_path, transport=transport(issued)) as running:
             with pytest.raises(ConfigError, match="--set second_server="):
-                await running.manager.submit(wanted().as_text())
+                await running.scheduler.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
         words = "Expected certificates together with a second server"

@@ -113,7 +113,7 @@ def test_a_client_of_another_protocol_is_refused_by_the_names_of_both_versions(t
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await ClientPlaneStub(channel).Enrol(request, metadata=metadata)
                 said.append(str(error.value.details()))
-            return said[0], said[1], running.manager.counts.calls["foreign"]
+            return said[0], said[1], running.scheduler.counts.calls["foreign"]
 
     named, long, counted = carried_out(scene())
     expected = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks, got {wire.PROTOCOL - 1} of quoron 0.0.9."

@@ -30,7 +30,7 @@ async def linked(name: str, folder: Path) -> tuple[list[dict[str, Any]], Link]:
             await asyncio.gather(*(peer.hello() for peer in peers))
             honest = Honest.of(users)
             working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-            await running.manager.submit(wanted.as_text())
+            await running.scheduler.submit(wanted.as_text())
             await complete(running)
             await asyncio.gather(*working)
         finally:

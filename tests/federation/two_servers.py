@@ -17,7 +17,7 @@ from quoron_client.protocol.identity import fingerprint, load
 from quoron_server.second_server.keys import write_public
 from quoron_server.second_server.service import SecondServer, SecondServerConfig
 from quoron_server.service import Coordinator, certificates
-from quoron_server.service.helping import SecondServerLink
+from quoron_server.service.second_server_client import SecondServerLink
 from quoron_server.service.sessions import RunSession
 from quoron_server.specification import RunSpecification
 

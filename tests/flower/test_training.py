@@ -30,7 +30,7 @@ from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, L
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.flower.exchange import NoNodeUnderstands
-from quoron_server.flower.serving import Attendance
+from quoron_server.flower.serving import ConnectedNodes
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -312,7 +312,7 @@ def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixt
         return [reply]
 
     grid.fault = refuses
-    Attendance(grid, "private").greet(5.0)
+    ConnectedNodes(grid, "private").greet(5.0)
     (lines,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
     assert lines.isprintable()
     assert "y" * 60 not in lines

@@ -328,9 +328,9 @@ def wanted(name: str = "one-pass-dp-sgd", run: str = "trial") -> Any:
     return small(name, run, PERSONS, silos=SIZES)
 
 
-def served_silos(grid: FakeGrid, spec: Any, folder: Path, *, most_people: int = 5) -> np.ndarray:
+def served_silos(grid: FakeGrid, spec: Any, folder: Path, *, max_users: int = 5) -> np.ndarray:
     where = f"sqlite:///{folder}/store.sqlite"
-    given = {"waiting": 60.0, "allow_simulation": True, "most_people": most_people}
+    given = {"waiting": 60.0, "allow_simulation": True, "max_users": max_users}
     return serve(grid, spec.as_text(), where, **given).model
 
 
@@ -364,7 +364,7 @@ def _statuses(message: Any) -> tuple[str, list[int]]:
 
 def test_a_silo_that_nobody_let_in_is_nobody(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Expected 6 users in group everyone within 60 seconds, got 1"):
-        served_silos(hospitals(tmp_path), wanted(), tmp_path, most_people=1)
+        served_silos(hospitals(tmp_path), wanted(), tmp_path, max_users=1)
 
 
 def test_a_run_that_was_not_planned_for_silos_is_refused_before_it_is_charged(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from golden.plain import plain
 from golden.releases import RELEASES, releases
 from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.client_state import ClientState
 from quoron_client.protocol import wire as wires
@@ -46,7 +46,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers import BothServers, WithServers
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.second_server import runs as helped_store
-from quoron_server.service import helping
+from quoron_server.service import second_server_client
 from quoron_server.storage import lifetime_ledger, registry, store
 from quoron_server.wording import plan_json
 
@@ -81,7 +81,7 @@ FOLLOWING = (
 )
 SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
 UNTRAINED = ("median-sgd",)  # refused on every ball, as `plans` has it
-SCHEMAS = (lifetime_ledger, registry, helped_store, helping, store)
+SCHEMAS = (lifetime_ledger, registry, helped_store, second_server_client, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {
@@ -290,7 +290,7 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     sources |= {"Parquet": "t.parquet"}
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
-        held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
+        held = load_rows(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
         items = held.items
         assert isinstance(items, ItemBatch)
         yield name, {"users": held.declared.users, "items": _digest(items.features, items.labels, items.weights)}

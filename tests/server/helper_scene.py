@@ -20,7 +20,7 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import runs
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, HelpedRunStore
+from quoron_server.second_server.runs import HelpedRuns, HelpedRunStore
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
 from quoron_server.wording import digest
@@ -45,10 +45,10 @@ class Clock:
 
 
 @contextlib.contextmanager
-def opened(place: Path, **changes: Any) -> Iterator[Helped]:
+def opened(place: Path, **changes: Any) -> Iterator[HelpedRuns]:
     """A helper on the store and keys of a folder, as they are there."""
     with Database(f"sqlite:///{place}/helper.sqlite", as_it_is=changes.pop("as_it_is", False)) as database:
-        made = Helped(HelpedRunStore(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
+        made = HelpedRuns(HelpedRunStore(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
         with patch.object(runs, "planned", PLANNED):
             yield made
         made.close_threads()
@@ -68,7 +68,7 @@ class Leader:
     """A coordinator's side of one run: users' rows, lists in order, and sums."""
 
     run: RunSpecification
-    helped: Helped
+    helped: HelpedRuns
     consent: pb.HelperConsent = field(init=False)
     chain: bytes = FIRST
     lists: list[list[Entry]] = field(default_factory=list)

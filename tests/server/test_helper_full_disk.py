@@ -13,7 +13,7 @@ import pytest
 
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.second_server import keys, service
-from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.runs import HelpedRuns
 from quoron_server.second_server.service import CoordinatorCalls
 from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
@@ -31,7 +31,7 @@ class Disk:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def scenario(place: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pb.Reply], Helped]:
+def scenario(place: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pb.Reply], HelpedRuns]:
     """Two lists of a run and its end, each asked again until it is done."""
     replaced, erased, wrote = keys.replace_whole, keys.erase, Database._counted
 

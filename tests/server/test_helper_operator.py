@@ -13,7 +13,7 @@ from quoron.cli.app import invoke
 from quoron_client.durable import locked
 from quoron_privacy.errors import ConfigError
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, Refused
+from quoron_server.second_server.runs import HelpedRuns, Refused
 from quoron_server.second_server.service import SecondServerMetrics
 from quoron_server.service.metrics import ALARMS, address_of, listen
 from quoron_server.storage.database import Database
@@ -69,7 +69,7 @@ def read(url: str) -> str:
 
 @pytest.mark.usefixtures("steady")
 class TestMetrics:
-    def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
+    def scraped(self, helped: HelpedRuns, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
         metrics = SecondServerMetrics(helped, database, lambda: {"helper": 30.5})
         metrics._clock, metrics._started = (lambda: 1_800_000_000.0), 1_800_000_000.0
 

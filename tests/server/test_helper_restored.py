@@ -12,8 +12,8 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.noise import FIRST
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Refused
-from quoron_server.service import helping
-from quoron_server.service.helping import Helping, ServerDisagrees
+from quoron_server.service import second_server_client
+from quoron_server.service.second_server_client import SecondServerClient, ServerDisagrees
 from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
 
@@ -82,8 +82,8 @@ def test_a_database_that_is_taken_for_all_that_there_is_ends_its_runs(
 def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helping, "_LONGEST", 1 << 20)
-    at, sent = object.__new__(Helping), itertools.count()
+    monkeypatch.setattr(second_server_client, "_LONGEST", 1 << 20)
+    at, sent = object.__new__(SecondServerClient), itertools.count()
     at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
     with pytest.raises(ServerDisagrees, match="at most 1,048,576 bytes, got more"):
         at._whole(bytes(1 << 18) for _ in sent)
@@ -123,9 +123,9 @@ def test_a_helper_that_has_lost_the_key_that_clients_seal_for_is_found_before_a_
     with opened(tmp_path) as helped:
         other = helped.open(request(real()), LEADER)
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-        at = object.__new__(Helping)
+        at = object.__new__(SecondServerClient)
         at._database = database
-        database.ensure(helping.SCHEMA)
+        database.ensure(second_server_client.SCHEMA)
         at._consent = lambda *_: leader.consent  # type: ignore[method-assign]
         at.require_same_key(*given)
         at._consent = lambda *_: other  # type: ignore[method-assign]

@@ -459,7 +459,7 @@ def test_a_round_that_is_asked_again_keeps_a_public_cohort_and_draws_a_secret_on
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("name", [NAME, "dp-ftrl/epochs", "accelerated-sgd", "dp-sgd-poisson"])
 def test_noise_drawn_ahead_is_the_noise_of_the_start(name, ahead, tmp_path, monkeypatch):
-    monkeypatch.setattr(rounds, "LEAST_AHEAD", 1 if ahead else 1 << 14)
+    monkeypatch.setattr(rounds, "MIN_AHEAD", 1 if ahead else 1 << 14)
     source = StartedNoise.simulated(SeededNoise(11))
     algorithm, engine = make(name), Quadratic()
     state = algorithm.init()

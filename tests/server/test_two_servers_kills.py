@@ -23,15 +23,15 @@ from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.second_server import runs
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, HelpedRunStore, UnknownRun
-from quoron_server.service import helping
-from quoron_server.service.helping import (
+from quoron_server.second_server.runs import HelpedRuns, HelpedRunStore, UnknownRun
+from quoron_server.service import second_server_client
+from quoron_server.service.second_server_client import (
     SCHEMA,
     SUMS,
-    HelpedEngine,
-    Helping,
+    SecondServerClient,
     ServerAway,
     ServerDisagrees,
+    TwoServersEngine,
 )
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
@@ -139,7 +139,7 @@ class Inner:
         return Answers(values, status)
 
 
-class Linked(Helping):
+class Linked(SecondServerClient):
     """The helper in this process; dead after a kill until it is there again."""
 
     def __init__(self, database: Database, second: "Second") -> None:
@@ -170,7 +170,7 @@ class Second:
 
     place: Path
     moments: Moments | None = None
-    helped: Helped | None = None
+    helped: HelpedRuns | None = None
     database: Database | None = None
 
     def do(self, work: Any) -> Any:
@@ -180,7 +180,7 @@ class Second:
                 self.moments.database = self.database
         try:
             if self.helped is None:
-                self.helped = Helped(HelpedRunStore(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
+                self.helped = HelpedRuns(HelpedRunStore(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
             return work(self.helped)
         except Killed:
             self.end()
@@ -226,7 +226,7 @@ def carried_out(
             run = run_of(specification, plan)
             ledger = run.begun(database)
             assert ledger is not None
-            engine = HelpedEngine(inner, link, specification, plan)  # type: ignore[arg-type]
+            engine = TwoServersEngine(inner, link, specification, plan)  # type: ignore[arg-type]
             model = run.carry_out(ledger, engine, [engine])
             break
         except (Killed, LedgerUnavailable):
@@ -284,9 +284,9 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
     begun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, killed, found = copied(begun, tmp_path / "all"), [], []
-    forgets, summed = HelpedEngine.round_finished, Linked.sum
+    forgets, summed = TwoServersEngine.round_finished, Linked.sum
 
-    def dies(self: HelpedEngine, event: Any) -> None:
+    def dies(self: TwoServersEngine, event: Any) -> None:
         if event.round == 2 and not killed:
             killed.append(event)
             raise Killed
@@ -299,7 +299,7 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
             found.append(held["total"])
         return summed(self, head, entries)
 
-    monkeypatch.setattr(HelpedEngine, "round_finished", dies)
+    monkeypatch.setattr(TwoServersEngine, "round_finished", dies)
     monkeypatch.setattr(Linked, "sum", looked_at)
     carried_out(place, begun)
     assert killed
@@ -348,7 +348,7 @@ def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: A
         with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
             inner = Inner(who, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
             second = Second(place)
-            engine = HelpedEngine(inner, Linked(database, second), specification, plan)  # type: ignore[arg-type]
+            engine = TwoServersEngine(inner, Linked(database, second), specification, plan)  # type: ignore[arg-type]
             run = run_of(specification, plan)
             question = _first_question(run)
             sums = engine.ask(question)
@@ -383,7 +383,7 @@ def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: An
                 reply.fingerprints = b"".join(each.fingerprint for each in entries)
                 return reply
 
-        engine = HelpedEngine(inner, Lying(database, second), specification, plan)  # type: ignore[arg-type]
+        engine = TwoServersEngine(inner, Lying(database, second), specification, plan)  # type: ignore[arg-type]
         with pytest.raises(ServerDisagrees, match="does not follow"):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
@@ -406,7 +406,7 @@ def test_a_helper_that_names_users_who_were_not_asked_is_not_waited_for(
                 reply.chain, reply.fingerprints = bytes(32), named
                 return reply
 
-        engine = HelpedEngine(inner, Naming(database, second), specification, plan)  # type: ignore[arg-type]
+        engine = TwoServersEngine(inner, Naming(database, second), specification, plan)  # type: ignore[arg-type]
         with pytest.raises(ServerDisagrees):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
@@ -425,7 +425,7 @@ def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_
         for run in ("a", "b", "c"):
             link.hold(run, 0, bytes(32), bytes(32), np.ones(2, np.uint64), 1)
             with database.transaction() as execute:
-                helping._helped.insert(execute, {"run": run, "plan_digest": b"", "consent": b""})
+                second_server_client._helped.insert(execute, {"run": run, "plan_digest": b"", "consent": b""})
         link.close_ended(SimpleNamespace(run=lambda _: None))  # type: ignore[arg-type]
         assert Away.tries == 1
         assert all(row["total"] is None for row in database.rows(f"SELECT * FROM {SUMS.name}"))

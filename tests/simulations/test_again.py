@@ -67,7 +67,7 @@ def model(engine: Any) -> Any:
 @pytest.fixture
 def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven users at a time."""
-    monkeypatch.setattr(inline, "HELD", 1000)
+    monkeypatch.setattr(inline, "MAX_BYTES", 1000)
     monkeypatch.setattr(inline, "BLOCK", 7 * 8 * (D * (D + 1) // 2 + D))
 
 

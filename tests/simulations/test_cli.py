@@ -137,7 +137,7 @@ def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: py
     reasons = [line.partition(": ")[2].partition(": ")[2] for line in refused]
     assert len(reasons) == len(set(reasons)) <= 10
     names = {name for line in refused for name in line.removeprefix("Infeasible here: ").partition(": ")[0].split(", ")}
-    private = {info.name: info.promises.one_server for info in ALGORITHMS.values() if info.trust_model != "none"}
+    private = {info.name: info.guarantees.one_server for info in ALGORITHMS.values() if info.trust_model != "none"}
     assert {name for name in private if private[name]} - {"local-model"} <= names < {*private}
 
 

@@ -23,10 +23,10 @@ from quoron.cli.app import invoke
 from quoron.results import restored
 from quoron.training import data_quality as words
 from quoron.training import lifetime
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.encoding import Encoding, Range, Signs
 from quoron_client.data.features import Categorical, Numeric
-from quoron_client.data.fused import Tally, declared_columns, declared_labels
+from quoron_client.data.fused import RowCounts, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.histograms import data_quality
 from quoron_privacy.histograms.data_quality import DataQuality, Shares
@@ -80,7 +80,7 @@ def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
     ],
 )
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(Tally, "add", lambda *_: pytest.fail("somebody looked"))
+    monkeypatch.setattr(RowCounts, "add", lambda *_: pytest.fail("somebody looked"))
     trained = train(people, tmp_path / "run", **more)
     assert trained.data_quality is None
     assert "nobody has looked" in trained.summary.unseen
@@ -91,7 +91,7 @@ def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger
 def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_commit(
     people, ledger, tmp_path, monkeypatch
 ):
-    real, order = Tally.add, []
+    real, order = RowCounts.add, []
 
     def looking(*given: Any) -> None:
         with lifetime.opened(ledger) as kept:
@@ -104,7 +104,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
         order.append(f"question {question.round} after a preface: {self.released(PREFACE) is not None}")
         spend(self, question, *given)
 
-    monkeypatch.setattr(Tally, "add", looking)
+    monkeypatch.setattr(RowCounts, "add", looking)
     monkeypatch.setattr(Ledger, "spend", spending)
     train(people, tmp_path / "run")
     assert order[:2] == ["look after 1 charges", "question 0 after a preface: True"]
@@ -142,7 +142,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
-    held = hold(config, folder, frame)
+    held = load_rows(config, folder, frame)
     parts = zip(*held.fitting(np.arange(held.declared.users)), strict=True)
     return [np.concatenate(part) for part in parts]
 
@@ -188,8 +188,8 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     (tmp_path / "people").mkdir()
     for number, part in enumerate(np.array_split(np.arange(len(rows)), 3) if laid == "sorted" else [range(len(rows))]):
         pq.write_table(table.take(pa.array(part)), tmp_path / "people" / f"{number}.parquet", row_group_size=300)
-    add = Tally.add
-    monkeypatch.setattr(Tally, "add", lambda tally, *given: seen.append(len(given[0])) or add(tally, *given))
+    add = RowCounts.add
+    monkeypatch.setattr(RowCounts, "add", lambda tally, *given: seen.append(len(given[0])) or add(tally, *given))
     found = fitting(described("people", **more), tmp_path, table if laid == "table" else None)
     assert sum(seen) == len(counted)
     wanted = fitting(described("none", **more), tmp_path, pa.Table.from_pandas(counted, preserve_index=False))
@@ -203,13 +203,13 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(data_quality, "ENOUGH", 400)
-    real, seen = Tally.add, []
+    real, seen = RowCounts.add, []
 
-    def looking(tally: Tally, owners: Any, marks: Any, place: Any) -> None:
+    def looking(tally: RowCounts, owners: Any, marks: Any, place: Any) -> None:
         seen.append(owners[place[owners] >= 0].tolist())
         real(tally, owners, marks, place)
 
-    monkeypatch.setattr(Tally, "add", looking)
+    monkeypatch.setattr(RowCounts, "add", looking)
     source: Any = people
     if kind == "folder":
         (tmp_path / "people").mkdir()

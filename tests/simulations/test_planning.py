@@ -21,11 +21,11 @@ from quoron.reports.summary import Summary
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.info import Choosing, Chosen, Factor, Promises
+from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
+from quoron_server.algorithms.spec import Calibrated, Factor, Guarantees, Policy
 from quoron_server.parameters import Parameters
-from quoron_server.plan import Allowance, RunPlan
+from quoron_server.plan import PolicyInputs, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import Rounds, gradients
 from quoron_server.silos import Silos, in_silos
@@ -59,44 +59,44 @@ def pretended(
     passes: str = "one",
     removes_outliers: bool = False,
     factor: float | None = 1.0,
-) -> Registered:
+) -> RegisteredAlgorithm:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
-    def plan(problem: Problem, privacy: Any, options: Options) -> Chosen:
+    def plan(problem: Problem, privacy: Any, options: Options) -> Calibrated:
         if problem.users < users:
             raise Infeasible.too_few(name, f"n={problem.users:,} users are too few", users, also=" for half of them")
         many = 5 if passes == "many" else 1
         numbers = Numbers(options.rounds or rounds, many)
-        return Chosen(numbers, risk)
+        return Calibrated(numbers, risk)
 
-    return Registered(
+    return RegisteredAlgorithm(
         name=name,
         summary="",
         origin=ours(),
-        promises=Promises("docs/privacy/gaussian.md", trust_models=(trust_model,)),  # type: ignore[arg-type]
+        guarantees=Guarantees("docs/privacy/gaussian.md", trust_models=(trust_model,)),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,
         verifier=lambda _: None,
         maker=lambda _: None,  # type: ignore[arg-type, return-value]
         factor=Factor(factor, factor),
-        choosing=Choosing(many_passes=passes == "many", removes_outliers=removes_outliers),
+        policy=Policy(many_passes=passes == "many", removes_outliers=removes_outliers),
     )
 
 
-def registry(*infos: Registered) -> Mapping[str, Registered]:
+def registry(*infos: RegisteredAlgorithm) -> Mapping[str, RegisteredAlgorithm]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: Registered, **facts: Any) -> Plan:
+def chosen(*infos: RegisteredAlgorithm, **facts: Any) -> Plan:
     return choose(configs.from_tree({}), small(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: Registered) -> tuple[RunPlan, str]:
+def best_local(trust: bool, *infos: RegisteredAlgorithm) -> tuple[RunPlan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(Candidate(info.name, choose(config, small(), algorithms=registry(info)).plan) for info in infos)
-    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=Allowance())
+    return automatic(candidates, registry(*infos), small(), trusted=trust, allowed=PolicyInputs())
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
@@ -305,7 +305,7 @@ def sentences(name: str) -> list[str]:
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
     )
-    _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=Allowance())
+    _, choice = automatic([candidate], ALGORITHMS, plan.problem, allowed=PolicyInputs())
     rows = dict(plan_rows(Plan(plan, (candidate,))))
     return [
         choice,

@@ -139,19 +139,19 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
 @pytest.mark.parametrize("name", by_default(ALGORITHMS, (*EVERY_QUESTION, "dp-sgd-poisson")))
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
-    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].guarantees.adjacency == ("zero-out",) else ()
     few = [f"algorithm.options.{option}={value!r}" for option, value in SMALL.get(name, {}).items()]  # rounds
     extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, *few, f"algorithm.name={name}")
     config, _ = sources.resolve("quickstart", extra)
     prepared = runs.prepare(config, tmp_path)
     models = []
     for engine in (
-        prepared.scene.engine,
-        here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed),
+        prepared.setup.engine,
+        here(prepared.setup.population, 7, dies=(3, 5), seed=config.run.seed),
     ):
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
-        shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
+        shared = replace(prepared, setup=replace(prepared.setup, engine=engine))
         models.append(runs.carry_out(shared, out, report=False).weights)
     np.testing.assert_array_equal(*models)
 

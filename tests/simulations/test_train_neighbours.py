@@ -42,7 +42,7 @@ def rules_for(name: str) -> str:
         rules = rules.replace('label = "ill"', 'label = { column = "ill", range = [-1, 1] }')
     if name == "median-sgd":
         rules = rules.replace("radius = 2.0", 'kind = "box"\nradius = 1.0\n[loss]\nactive_features = 1')
-    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
         rules = rules.replace("delta = 1e-3", 'delta = 1e-3\nadjacency = "zero-out"') + f"[train]\nusers = {MANY + 2}\n"
     options = "".join(f"{key} = {json.dumps(value)}\n" for key, value in OPTIONS[name].items())
     return f'{rules}[algorithm]\nname = "{name}"\n[algorithm.options]\n{options}'

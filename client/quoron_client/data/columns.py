@@ -107,8 +107,8 @@ def parsed(text: str, decimal: str = ".") -> float:
 def parsed_texts(values: pa.Array, decimal: str) -> NDArray[np.float64]:
     """Return what large texts (N,) say, (N,): NaN for null and for what is no finite number. No value raises."""
     if pa.types.is_dictionary(values.type):
-        each = np.append(parsed_texts(values.dictionary, decimal), np.nan)
-        return np.asarray(each[codes(values)], np.float64)
+        numbers = np.append(parsed_texts(values.dictionary, decimal), np.nan)
+        return np.asarray(numbers[codes(values)], np.float64)
     found = np.empty(len(values))
     in_pieces(partial(_parse, values, decimal, found), len(values), _WIDTH, _PIECE)
     return found
@@ -199,7 +199,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
     if not pa.types.is_dictionary(chunks.type):
         return chunks.combine_chunks()
     # Each by itself: what words several dictionaries have together decides whether Arrow can make one of them.
-    parts = [each.dictionary_decode() for each in chunks.chunks]
+    parts = [chunk.dictionary_decode() for chunk in chunks.chunks]
     return pa.chunked_array(parts, chunks.type.value_type).combine_chunks()
 
 
@@ -257,7 +257,7 @@ def numbers(table: pa.Table, name: str) -> Vector:
     chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         decimal = (table.schema.metadata or {}).get(DECIMAL, b".").decode()
-        parts = [parsed_texts(large(each), decimal) for each in chunks.chunks]
+        parts = [parsed_texts(large(chunk), decimal) for chunk in chunks.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])
     values = column(table, name)
     if pa.types.is_decimal(values.type):
@@ -383,7 +383,7 @@ def large(text: pa.Array) -> pa.Array:
 
 def _readable(values: pa.ChunkedArray) -> pa.Array:
     """Text of any kind as large text that is UTF-8."""
-    parts = [large(each) for each in values.chunks]
+    parts = [large(chunk) for chunk in values.chunks]
     text = pa.chunked_array(parts, None if parts else pa.large_string()).cast(pa.large_string()).combine_chunks()
     try:
         text.validate(full=True)
@@ -409,7 +409,7 @@ def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) ->
         raise DataError(f"Expected one column {name!r} in the table, got {repeats}. Rename them.")
     if repeats == 1:
         return
-    alike = [each for each in names if each.strip().casefold() == name.strip().casefold()]
+    alike = [other for other in names if other.strip().casefold() == name.strip().casefold()]
     if {*wanted}.isdisjoint(names):
         case = f" One differs from {name!r} in upper and lower case or spaces alone." if alike else ""
         raise DataError(
@@ -426,9 +426,9 @@ def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) ->
 
 def _names(names: list[str]) -> str:
     """Return a table's columns for an error; a first row with numbers is a user's row, and is not shown."""
-    if any(not math.isnan(number(each)) for each in names):
+    if any(not math.isnan(number(name)) for name in names):
         return "columns whose names are numbers"
-    first = [(each.splitlines() or [""])[0] for each in names[:MANY]]  # in quotes that never close there may be rows
-    shown = [each if each.isprintable() and len(each) <= LONG else repr(each[:LONG]) for each in first]
+    first = [(name.splitlines() or [""])[0] for name in names[:MANY]]  # in quotes that never close there may be rows
+    shown = [line if line.isprintable() and len(line) <= LONG else repr(line[:LONG]) for line in first]
     more = f" and {len(names) - MANY:,} more" if len(names) > MANY else ""
     return f"columns {', '.join(shown)}{more}"

@@ -26,7 +26,7 @@ def form(written: str) -> tuple[str, ...]:
         letter = text[at + 1 : at + 2] if text[at] == "%" else ""
         if text[at] == "%" and letter not in (*SIGNS, "%"):
             raise ConfigError(
-                f"Expected a format of {', '.join('%' + each for each in (*SIGNS, *_WHOLE))}, or 'iso', "
+                f"Expected a format of {', '.join('%' + sign for sign in (*SIGNS, *_WHOLE))}, or 'iso', "
                 f"{', '.join(map(repr, _UNIX))}, got {written!r}."
             )
         signs.append(f"%{letter}" if letter in SIGNS else text[at])

@@ -204,7 +204,7 @@ def _pattern(form: tuple[str, ...]) -> str:
         if letter == "I":
             some = f"(?:0{'' if digits else '?'}[1-9]|1[0-2])"
         elif letter in _WORDS:
-            some = "|".join("".join(f"[{each}{each.upper()}]" for each in word) for word in _WORDS[letter])
+            some = "|".join("".join(f"[{char}{char.upper()}]" for char in word) for word in _WORDS[letter])
         elif letter == "z":
             some = "[Zz]" + ("" if digits or after == ":" else f"|{_AHEAD}")
         written += f"(?:{some})" if letter in "fz" else rf"(?P<{letter}{place}>{some})"
@@ -216,7 +216,7 @@ def _of_fields(fields: dict[str, Whole]) -> Moments:
     year, month, day, ordinal, hour, minute, second, half = fields.values()
     dated, timed = year != NONE, (hour != NONE) | (half == 1)
     year = np.where(dated, year, 1970)
-    month, day = (np.where(each == NONE, 1, each) for each in (month, day))
+    month, day = (np.where(part == NONE, 1, part) for part in (month, day))
     within = np.clip(month, 1, 12)
     days = _first(year, within) + day - 1
     good = (month == within) & (day >= 1) & (days < _first(year, within + 1))

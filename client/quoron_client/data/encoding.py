@@ -322,7 +322,7 @@ class Encoding(Declared):
             raise ConfigError(f"Expected feature_norm > 0 and finite, got feature_norm={self.feature_norm}.")
         if self.missing not in ("drop", "midpoint"):
             raise ConfigError(f"Expected missing to be 'drop' or 'midpoint', got missing={self.missing!r}.")
-        if self.label is not None and any(each.column == self.label.column for each in self.features):
+        if self.label is not None and any(feature.column == self.label.column for feature in self.features):
             raise ConfigError(
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
@@ -396,8 +396,8 @@ class Encoding(Declared):
 
     def check(self, table: "pa.Table") -> None:
         """Raise DataError unless the table has every column once, of numbers or of text; reads no value."""
-        for each in self.features:
-            each.check(table)
+        for feature in self.features:
+            feature.check(table)
         for role in (self.label, self.weight):
             if role is not None:
                 columns.check(table, role.column)
@@ -410,13 +410,13 @@ class Encoding(Declared):
                 "Expected features, got none: the model would be a constant. Declare numeric, "
                 "categorical, hashed or dates in population.columns."
             )
-        listed = [getattr(each, "categories", ()) for each in self.features] + [getattr(self.label, "values", ())]
+        listed = [getattr(feature, "categories", ()) for feature in self.features] + [getattr(self.label, "values", ())]
         words = [self.label and self.label.column, getattr(self.label, "value", ""), *(f.column for f in self.features)]
         words += chain.from_iterable(listed)
         odd = next((word for word in words if isinstance(word, str) and CONTROL.search(word)), None)
         if odd is not None:
             raise ConfigError(f"Expected names and values without control characters, got {odd!r}. Write it without.")
-        twice = [name for name, many in Counter(each.title for each in self.features).items() if many > 1]
+        twice = [name for name, many in Counter(feature.title for feature in self.features).items() if many > 1]
         if twice:
             raise ConfigError(
                 f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
@@ -427,7 +427,7 @@ class Encoding(Declared):
                 f"Expected a weight other than the label's own column, got {label.column!r} as both. Leave it out."
             )
         meanings = {"label": label and label.column, "weight": weight and weight.column}
-        roles = ["a feature"] * any(each.column == user for each in self.features)
+        roles = ["a feature"] * any(feature.column == user for feature in self.features)
         roles += [f"the {role}" for role, column in meanings.items() if column == user]
         if user is not None and roles:
             raise ConfigError(

@@ -170,7 +170,7 @@ def named(column: str) -> tuple[str, ...]:
     if found is None or many is None:
         return (column,)
     prefix, first = found[1], found[2]
-    return tuple(prefix + _digits(int(first) + each, first) for each in range(many))
+    return tuple(prefix + _digits(int(first) + place, first) for place in range(many))
 
 
 def spanned(names: Sequence[str]) -> list[str]:
@@ -450,15 +450,15 @@ class Hashed(Kind):
 
 
 Feature = Numeric | Categorical | Hashed | DatePart | DateNumber
-_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(Feature)}
+_NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in get_args(Feature)}
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
-    sizes = [span_size(each.column) for each in given]
+    sizes = [span_size(feature.column) for feature in given]
     # Columns that declarations do not list one by one: a few bytes may stand for many.
-    values = sum(each.width * (size or 1) for each, size in zip(given, sizes, strict=True) if isinstance(each, Hashed))
+    values = sum(one.width * (size or 1) for one, size in zip(given, sizes, strict=True) if isinstance(one, Hashed))
     if values > MAX_COLUMNS:
         raise ConfigError(
             f"Expected at most {MAX_COLUMNS:,} columns that declarations imply, got {values:,}. Declare fewer."
@@ -468,15 +468,15 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     many = sum(size or 1 for size in sizes)
     if many > MAX_COLUMNS:
         raise ConfigError(f"Expected at most {MAX_COLUMNS:,} columns as features, got {many:,}. Declare fewer.")
-    return tuple(_like(each, column) for each in given for column in named(each.column))
+    return tuple(_like(feature, column) for feature in given for column in named(feature.column))
 
 
 def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
     """Return the same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
     found: list[Feature] = []
-    for _, some in groupby(features, lambda each: (type(each), *_public(each))):
+    for _, some in groupby(features, lambda feature: (type(feature), *_public(feature))):
         alike = list(some)
-        found += [_like(alike[0], column) for column in spanned([each.column for each in alike])]
+        found += [_like(alike[0], column) for column in spanned([feature.column for feature in alike])]
     return tuple(found)
 
 

@@ -82,7 +82,7 @@ class Piece:
     def between(self, first: int, last: int) -> "Piece":
         """Return the row groups that have rows `first` to `last` of it."""
         ends = np.cumsum(self.sizes)
-        low, high = (int(each) for each in np.searchsorted(ends, [first, last - 1], side="right"))
+        low, high = (int(row) for row in np.searchsorted(ends, [first, last - 1], side="right"))
         before = sum(self.sizes[:low])
         return replace(self, first=self.first + low, sizes=self.sizes[low : high + 1], skipped=self.skipped + before)
 
@@ -108,12 +108,12 @@ class Files:
             )
         start = len(root.rstrip("/")) + 1 if infos[0].path != root else len(root) - len(infos[0].base_name)
         parts = tuple(_part(info, start, number) for number, info in enumerate(infos, 1))
-        own = [each for each in _opened(system, parts[0]).schema_arrow if each.name not in dict(parts[0].keys)]
+        own = [field for field in _opened(system, parts[0]).schema_arrow if field.name not in dict(parts[0].keys)]
         for part in parts[1:]:  # a file whose cells are all missing says nothing of a column's type
-            if not (untyped := [each.name for each in own if pa.types.is_null(each.type)]):
+            if not (untyped := [field.name for field in own if pa.types.is_null(field.type)]):
                 break
-            theirs = {each.name: each for each in _opened(system, part).schema_arrow if each.name in untyped}
-            own = [theirs.get(each.name, each) for each in own]
+            theirs = {field.name: field for field in _opened(system, part).schema_arrow if field.name in untyped}
+            own = [theirs.get(field.name, field) for field in own]
         keys = dict.fromkeys(name for part in parts for name, _ in part.keys)
         return cls(str(source), parts, pa.schema([*own, *(pa.field(name, pa.string()) for name in keys)]))
 
@@ -213,7 +213,7 @@ class Files:
     def _differing(self, theirs: pa.Schema, part: FoundFile, columns: Sequence[str]) -> dict[str, str]:
         """Return those of these columns that a file has otherwise than the first, with what to say."""
         first, said, keys = self.parts[0].shown, {}, dict(part.keys)
-        for name in dict.fromkeys(each for each in columns if each not in keys):
+        for name in dict.fromkeys(column for column in columns if column not in keys):
             many, wanted = theirs.names.count(name), self.schema.field(self.schema.names.index(name)).type
             if many != 1:
                 said[name] = (

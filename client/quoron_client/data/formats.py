@@ -100,9 +100,9 @@ class Dialect:
         if self.separator is not None:
             return header, self
         plain = "".join(header.split('"')[::2]) if self.quoting == "double" else header
-        found = [each for each in SEPARATORS if each in plain]
+        found = [separator for separator in SEPARATORS if separator in plain]
         if len(found) > 1:
-            said = " and ".join("tabs" if each == "\t" else repr(each) for each in found)
+            said = " and ".join("tabs" if separator == "\t" else repr(separator) for separator in found)
             raise DataError(
                 f"Expected the header of {called!r} to tell what separates its cells, got {said}. Declare separator, "
                 "or put names that have one of them in quotes."

@@ -30,7 +30,7 @@ while.
 
 What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
 
-    tally = Tally(rules, users)
+    tally = RowCounts(rules, users)
     tally.add(owners, block.marks)          # of rows that `fused.encode` has read
     tally.fitting(everybody=True)
 
@@ -366,7 +366,7 @@ class Column:
 
 def declared_columns(rules: Encoding) -> tuple[Column, ...]:
     """Return all columns with a declaration, in the order of their marks: features, the label, the weight."""
-    found = [Column(each.title, *each.misfit) for each in rules.features]
+    found = [Column(feature.title, *feature.misfit) for feature in rules.features]
     if rules.label is not None:
         found.append(Column(rules.label.column, "label", *_label(rules.label)))
     if rules.weight is not None:
@@ -401,7 +401,7 @@ def held_at_end(label: str) -> str:
     )
 
 
-class Tally:
+class RowCounts:
     """Sums over the rows of some users, a block at a time, and what share of their rows they are."""
 
     def __init__(self, rules: Encoding, users: int) -> None:
@@ -463,7 +463,7 @@ class Block:
     features: NDArray[np.float32]  # (N, p), norms at most the feature norm
     labels: NDArray[np.float64]  # (N,)
     weights: NDArray[np.float64]  # (N,) in [0, 1], or empty where all count alike
-    marks: Marks  # (N, B): see `Tally`
+    marks: Marks  # (N, B): see `RowCounts`
     weighted: bool
 
     @classmethod
@@ -557,9 +557,9 @@ class _Shape:
     @classmethod
     def of(cls, rules: Encoding) -> "_Shape":
         features = rules.features
-        firsts = list(accumulate((each.width for each in features), initial=0))
-        numbers = tuple(place for place, each in enumerate(features) if each.is_number)
-        others = tuple((place, firsts[place]) for place, each in enumerate(features) if not each.is_number)
+        firsts = list(accumulate((feature.width for feature in features), initial=0))
+        numbers = tuple(place for place, feature in enumerate(features) if feature.is_number)
+        others = tuple((place, firsts[place]) for place, feature in enumerate(features) if not feature.is_number)
         ends = np.array([(features[place].low, features[place].high) for place in numbers], np.float64)
         places = np.array([(firsts[place], 1 + place) for place in numbers], np.int64)
         scale = 1.0 if rules.normalize else rules.scale
@@ -577,12 +577,12 @@ class _Shape:
         with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
             if self.numbers:
                 read = [_stored(rules.features[place], table) for place in self.numbers]
-                stored = np.array([each for each, _ in read], np.int64)
+                stored = np.array([row for row, _ in read], np.int64)
                 numbers(stored, self.ends, self.places, drop, scale, features, marks)
                 del read  # which kept what is at these addresses
             for place, first in self.others:
-                each = rules.features[place]
-                one_hot(each.read(table), first, each.width, 1 + place, scale, features, marks)
+                feature = rules.features[place]
+                one_hot(feature.read(table), first, feature.width, 1 + place, scale, features, marks)
             if rules.bends:
                 expand(features, rules.terms.places, self.scale, made)
             if rules.intercept:
@@ -689,7 +689,7 @@ class Gathering:
         if not self._owners:
             raise DataError(NO_ROWS)
         pa.default_memory_pool().release_unused()  # what batches were in
-        owners = np.concatenate([ranks[each] for each in self._owners])
+        owners = np.concatenate([ranks[numbers] for numbers in self._owners])
         self._owners.clear()
         self._block.marks.resize((len(owners), self._block.marks.shape[1]), refcheck=False)
         return Gathered(users, owners, self._block)

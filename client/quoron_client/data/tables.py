@@ -168,8 +168,8 @@ def _of_schema(
 
 def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the types that a schema declares, by column: not of dictionaries' values, nor of nothing but nulls."""
-    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
-    return {each.name: each.type for each in said}
+    said = [field for field in schema if not (pa.types.is_dictionary(field.type) or pa.types.is_null(field.type))]
+    return {field.name: field.type for field in said}
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
@@ -227,7 +227,7 @@ def _of_pandas(frame: Any) -> Opened:
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         found = [_PandasColumn(called[place], frame.iloc[:, place]) for place in places]
         for first in range(0, len(frame), rows):
-            yield pa.table([each.rows(first, first + rows) for each in found], names)
+            yield pa.table([column.rows(first, first + rows) for column in found], names)
 
     def empty(names: list[str], places: list[int]) -> pa.Table:
         return pa.table([_PandasColumn(called[at], frame.iloc[:, at]).rows(0, 0) for at in places], names)
@@ -280,7 +280,7 @@ def _without_views(table: pa.Table) -> pa.Table:
     for place, column in enumerate(table.schema):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-            parts = [large(each) for each in table.column(place).chunks]
+            parts = [large(chunk) for chunk in table.column(place).chunks]
             whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.nulls(0, column.type))])
             table = table.set_column(place, column.name, whole)
     return table

@@ -96,5 +96,5 @@ class Numbering:
     def _named(self) -> tuple[pa.Array, pa.Array]:
         """Return the names that were met, and these with those that are declared alone."""
         known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
-        read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
+        read = (columns.users(pa.table({self._user: names}), self._user) for names in self._declared)
         return known, pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known

@@ -66,7 +66,7 @@ def account(record: ClientState, path: Path) -> dict[str, Any]:
     everybody = np.arange(max(1, record.people))
     counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
     spending = [{"epsilon": e, "delta": d, "persons": many} for (e, d), many in sorted(counted.items(), reverse=True)]
-    runs = [_run(*each, everybody) for each in record.agreements()]
+    runs = [_run(*agreement, everybody) for agreement in record.agreements()]
     told = {"made": _now(), "record": str(path), "persons": len(everybody), "departures": record.departures}
     return told | {"spending": spending, "runs": runs}
 
@@ -127,7 +127,7 @@ class Receipt:
 
     def words(self) -> str:
         """For people."""
-        erased, stays = [f"  {each}" for each in self.erased], [f"  {what}: {why}" for what, why in self.stays.items()]
+        erased, stays = [f"  {what}" for what in self.erased], [f"  {what}: {why}" for what, why in self.stays.items()]
         last = ["", self.last] if self.last else []
         return "\n".join([self.done, "", "Erased:", *erased, "", "Stays:", *stays, *last])
 

@@ -34,9 +34,9 @@ it has seen of each coordinator's store, and refuses an older store by name:
 
     >>> word, head = "0" * 16, "a" * 64
     >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
-    >>> print(objection(Seen(word, word, 7, head), claim, 7))
+    >>> print(objection(SeenStore(word, word, 7, head), claim, 7))
     None
-    >>> print(objection(Seen(word, word, 8, head), claim, 8))
+    >>> print(objection(SeenStore(word, word, 8, head), claim, 8))
     7 rows of the lifetime ledger, where this client saw 8
 
 A store has a random word, and another each time it is restored: the last is its incarnation. Within one,
@@ -76,8 +76,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.durable import Tally
-from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_client.durable import HighWaterMark
+from quoron_client.protocol.wire import MAX_TOLD, run_mark
 from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import ConfigError, LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -88,8 +88,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 ONE_USER: Persons = np.zeros(1, np.int64)
 ONE_USER.setflags(write=False)
 
-_MOST_OPEN = 1000  # runs: a coordinator could announce any number
-_MOST_RESTORED = 1000
+_MAX_OPEN = 1000  # runs: a coordinator could announce any number
+_MAX_RESTORED = 1000
 _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
@@ -131,7 +131,7 @@ class Agreement:
         """Write the run, in place of what the state has of it."""
         size = self.counts.itemsize
         counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1)
-        told = [getattr(self, each.name) for each in fields(self)[:-3]]
+        told = [getattr(self, item.name) for item in fields(self)[:-3]]
         row = (*told, compressed(self.charged), compressed(self.answered), counts)
         database.execute(_WRITE_RUN, (_mark(row), *row))
 
@@ -165,16 +165,16 @@ class StoreClaim:
         """Return the claim in a message. Raises WireError for an impossible one."""
         words, charged = tuple(message.incarnations), message.charged
         if (
-            not 0 < len(words) <= _MOST_RESTORED
+            not 0 < len(words) <= _MAX_RESTORED
             or not all(map(_WORD.fullmatch, words))
             or message.rows >= 2**31
             or _HASH.fullmatch(message.head) is None
             or (message.then and _HASH.fullmatch(message.then) is None)
-            or len(charged) > MOST_TOLD
+            or len(charged) > MAX_TOLD
         ):
             raise WireError("Expected a description of the coordinator's database, got something else.")
         return cls(
-            words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
+            words, message.rows, message.head, message.then, None if len(charged) == MAX_TOLD else frozenset(charged)
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
@@ -183,7 +183,7 @@ class StoreClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenStore:
     """What a client has seen of a coordinator's store."""
 
     root: str  # its first word
@@ -192,7 +192,7 @@ class Seen:
     head: str
 
 
-def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
+def objection(seen: SeenStore, claim: StoreClaim, named: int) -> str | None:
     """Return how a store is older than the one that was seen, or another one; None if it is neither.
 
     `named` is the number of rows whose hash was requested.
@@ -267,7 +267,7 @@ CREATE TABLE state (acknowledged INTEGER NOT NULL, mark BLOB NOT NULL, salt BLOB
 INSERT INTO state VALUES (0, x'', NULL, NULL);
 PRAGMA user_version = {VERSION};
 """
-_NAMES = [each.name for each in fields(Agreement)]
+_NAMES = [item.name for item in fields(Agreement)]
 _COLUMNS, _CHANGED = ", ".join(_NAMES), ", ".join(f"excluded.{name}" for name in _NAMES)
 _WRITE_RUN = f"""INSERT INTO runs (mark, {_COLUMNS}) VALUES (?{", ?" * len(_NAMES)})
     ON CONFLICT (run) DO UPDATE SET (mark, {_COLUMNS}) = (excluded.mark, {_CHANGED})"""
@@ -308,7 +308,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         self._new_record, self._other_database = new_record, other_database
         self._leaving, self._settled = leaving, settled
         self._lock = RLock()  # closing waits for writes
-        self._tally = Tally(path)
+        self._tally = HighWaterMark(path)
         # Of the coordinator's store of current runs; None where it is not reported.
         self._root: str | None = None
         self._incarnation: str | None = None
@@ -542,7 +542,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         """
         with self._transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
-            lacking = [each for each in known if each[0] not in have]
+            lacking = [run for run in known if run[0] not in have]
             if lacking and not self._new_record:
                 raise LedgerError(
                     f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its "
@@ -554,7 +554,7 @@ class ClientState(AbstractContextManager["ClientState"]):
                 if run not in have:
                     Agreement(run, b"", epsilon, delta, participations=0, everybody=1, ended=1).write(database)
                 have.add(run)
-            if len(known) < MOST_TOLD:
+            if len(known) < MAX_TOLD:
                 begun = {run for run, *_ in known} | self._again
                 earlier = "NOT ended AND NOT given AND store = ? AND rowid <= ?"
                 for agreed in Agreement.all(database, earlier, self._root, self._before):
@@ -581,7 +581,7 @@ class ClientState(AbstractContextManager["ClientState"]):
         with self._transaction() as database:
             query = "SELECT root, incarnation, rows, head FROM stores WHERE root = ? OR place = ? ORDER BY root != ?"
             found = database.execute(query, (root, place, root)).fetchone()
-            seen = None if found is None else Seen(*found)
+            seen = None if found is None else SeenStore(*found)
             wrong = None if seen is None else objection(seen, claim, named)
             lacking = []
             if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash show it
@@ -653,7 +653,7 @@ class ClientState(AbstractContextManager["ClientState"]):
             if found is None and self._settled:
                 return "it was asked about before it was announced"
             (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
-            if found is None and many >= _MOST_OPEN:
+            if found is None and many >= _MAX_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
             persons, charged = self._all_persons(), found is not None and bool(found.charged.any())
             if not (found is not None and found.ended) and not self._settled:
@@ -698,7 +698,7 @@ class ClientState(AbstractContextManager["ClientState"]):
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """Return the kept answer to this question; None after an answer in a later round."""
-        return next((each.answer for each in self.kept(run, round) if each.digest == digest), None)
+        return next((kept.answer for kept in self.kept(run, round) if kept.digest == digest), None)
 
     def _is_past(self, run: str, round: int) -> bool:
         """Return whether a later round was answered.

@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from pathlib import Path
 
 from quoron_client.data.formats import Dialect
-from quoron_client.protocol import MOST_PEOPLE, check_plaintext
+from quoron_client.protocol import MAX_PEOPLE, check_plaintext
 from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
@@ -68,8 +68,8 @@ class Owner(Limits):
                 f"Expected all rows to be one user's (--one-user) or each its person's (--user {self.user_column}), "
                 "got both. Leave one out."
             )
-        if self.people is not None and not 1 <= self.people <= MOST_PEOPLE:
-            raise ConfigError(f"Expected people in [1, {MOST_PEOPLE:,}], got people={self.people}.")
+        if self.people is not None and not 1 <= self.people <= MAX_PEOPLE:
+            raise ConfigError(f"Expected people in [1, {MAX_PEOPLE:,}], got people={self.people}.")
 
     @property
     def user(self) -> str:

@@ -87,9 +87,9 @@ def _repeats(codes: "np.ndarray[tuple[int], np.dtype[np.int64]]", values: int) -
 
 def _identifies(values: list[str]) -> bool:
     """Return whether they are text or whole numbers, and neither dates, times nor years."""
-    said = np.array([columns.parsed(each) for each in values])
+    said = np.array([columns.parsed(value) for value in values])
     measured = not np.isnan(said).any() and not np.all(said == np.round(said))
-    return not measured and not all(_DATE.fullmatch(each) for each in values)
+    return not measured and not all(_DATE.fullmatch(value) for value in values)
 
 
 _ONE = "\0"  # of a column of ours: whose each row is, where all are one user's
@@ -164,7 +164,7 @@ def own_items(
     """
     rules, loss, problem = terms.columns, terms.make_loss(), None
     held, width = opened(path, terms, dialect, *(() if user is None else (user,))), rules.dimension
-    numbers = MOST_NUMBERS if user is None else MOST_NUMBERS_OF_ALL
+    numbers = MOST_NUMBERS if user is None else MAX_NUMBERS_OF_ALL
     try:
         gathered, names, notice = _gathered(held, rules, user, max(1, numbers // (max(1, width) * people)))
     except Exception as error:
@@ -199,8 +199,8 @@ def _gathered(
         said.append(f"Expected at most {most:,} rows of one person, got more. Only the first so many count.")
     if dropped.any():
         needed = {"label", "weight", *(("number",) if rules.missing == "drop" else ())}  # or a row is left out
-        those = [(place, each) for place, each in enumerate(fused.declared_columns(rules)) if each.kind in needed]
-        unfit = {each.name: np.count_nonzero(gathered.block.unfit(place)[dropped]) for place, each in those}
+        those = [(place, column) for place, column in enumerate(fused.declared_columns(rules)) if column.kind in needed]
+        unfit = {column.name: np.count_nonzero(gathered.block.unfit(place)[dropped]) for place, column in those}
         blamed = ", ".join(f"{name!r} ({many:,})" for name, many in unfit.items() if many)
         bad = int(np.count_nonzero(dropped))
         said.append(f"Expected rows that can be used, got {bad:,} of {count:,} that cannot, by column: {blamed}.")
@@ -214,7 +214,7 @@ def _unusable(width: int) -> ItemBatch:
     return ItemBatch(np.full((1, width), np.nan, np.float32), np.zeros(1), np.array([0, 1]))
 
 
-MOST_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
+MAX_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
 
 
 def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]:

@@ -38,7 +38,7 @@ from quoron_client.federation.terms import Promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
-from quoron_client.protocol.wire import MOST_TOLD, UNASKED
+from quoron_client.protocol.wire import MAX_TOLD, UNASKED
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
@@ -57,7 +57,7 @@ _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soo
 SENDS = 0.5  # of a round's seconds after its question: when a client answers under public participation
 _READY = 0.9  # of that time: when zeros replace an answer that is not ready, so that they leave at the same time
 _TO_KEEP = 0.25  # seconds before sending, at least, for zeros to be written to the client state
-_MOST_WAITING = 16 << 20  # bytes of received messages that wait to be handled, and one message more
+_MAX_WAITING = 16 << 20  # bytes of received messages that wait to be handled, and one message more
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator, such as a specification
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
@@ -212,7 +212,7 @@ class _Session:
 
     async def _receive(self, call: _Call, sending: asyncio.Lock, inbox: "_Inbox", user: int) -> None:
         """Receive messages until the stream ends: begin answers with a public time at once, queue all others."""
-        worker, arriving = self._worker, wire.Arriving[federation.ServerMessage]()
+        worker, reassembler = self._worker, wire.Reassembler[federation.ServerMessage]()
         timely: set[asyncio.Task[None]] = set()
 
         def done(task: asyncio.Task[None]) -> None:
@@ -222,11 +222,11 @@ class _Session:
 
         try:
             while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
-                whole = arriving.take(message, worker.wanted)
+                whole = reassembler.take(message, worker.wanted)
                 if whole is None:
                     continue
-                if len(timely) > wire.MOST_RUNS:
-                    raise WireError(f"Expected at most {wire.MOST_RUNS} questions at a time, got more.")
+                if len(timely) > wire.MAX_RUNS:
+                    raise WireError(f"Expected at most {wire.MAX_RUNS} questions at a time, got more.")
                 if whole.HasField("question") and (seconds := worker.attends(whole.question.run)) is not None:
                     seconds = min(seconds, whole.question.seconds)
                     work = self._answer_on_time(call, sending, whole.question, seconds)
@@ -295,7 +295,7 @@ class _Inbox:
 
     async def put(self, message: federation.ServerMessage) -> None:
         """Append a message, once there is space."""
-        while self._bytes >= _MOST_WAITING:
+        while self._bytes >= _MAX_WAITING:
             self._space.clear()
             await self._space.wait()
         self._waiting.append(message)
@@ -340,11 +340,11 @@ def _is_timely(message: federation.ServerMessage) -> bool:
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
     """Return the runs that, to the coordinator, this key has agreed to. Raises WireError for impossible ones."""
-    charges = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
-    if len(charges) > MOST_TOLD or not all(
+    charges = [(agreement.run, agreement.epsilon, agreement.delta) for agreement in enrolled.agreed]
+    if len(charges) > MAX_TOLD or not all(
         0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in charges
     ):
-        raise WireError(f"Expected at most {MOST_TOLD} runs with their ε and δ, got something else.")
+        raise WireError(f"Expected at most {MAX_TOLD} runs with their ε and δ, got something else.")
     return charges
 
 

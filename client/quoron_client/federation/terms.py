@@ -147,7 +147,7 @@ def announced_digest(message: federation.Announcement) -> bytes:
     if not message.spec and not message.HasField("consent"):
         return terms_digest(message.description)
     said = message.description.encode(), message.spec.encode(), message.consent.SerializeToString(deterministic=True)
-    return blake2b(b"".join(sha256(each).digest() for each in said), person=b"quoron-terms", digest_size=32).digest()
+    return blake2b(b"".join(sha256(text).digest() for text in said), person=b"quoron-terms", digest_size=32).digest()
 
 
 def refusal(owner: Limits, terms: Promised) -> str | None:

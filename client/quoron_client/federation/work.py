@@ -59,8 +59,8 @@ from quoron_client.protocol.wire import (
     BESIDE,
     MAX_MESSAGE,
     MAX_NAME,
-    MOST_RUNS,
-    MOST_VECTORS,
+    MAX_RUNS,
+    MAX_VECTORS,
     Long,
     answer_to_wire,
     body_digest,
@@ -121,7 +121,7 @@ class Worker:
         has more persons than the silo declared; a client that is enrolled already logs it instead. Raises ConfigError
         where the file may not be read yet, and the owner does not declare whose it is.
         """
-        timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in owner.accept_trust_models]
+        timely = [model for model in (PUBLIC_PARTICIPATION, TWO_SERVERS) if model in owner.accept_trust_models]
         if timely:
             _check_declared(owner, timely[0])
             return cls(owner, record, owner.people or 1)
@@ -192,7 +192,7 @@ class Worker:
     @property
     def _most(self) -> int:
         """Numbers in the items of all parts, beyond which the oldest parts are dropped."""
-        return own_table.MOST_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
+        return own_table.MAX_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
         """Read the items of a run. Raises DataError, and exceptions of libraries."""
@@ -232,9 +232,9 @@ class Worker:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
                 return
             self.parts[part.terms.run] = part
-            while len(self.parts) > MOST_RUNS:
+            while len(self.parts) > MAX_RUNS:
                 self.parts.pop(next(iter(self.parts)))
-            sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
+            sizes = {run: part.batch.features.size for run, part in self.parts.items() if part.batch is not None}
             numbers, most = sum(sizes.values()), self._most
             for run in list(sizes)[:-1]:
                 if numbers <= most:
@@ -281,7 +281,7 @@ class Worker:
             rows = 8 * dimension**2  # of a row that is multiplied by a matrix
         else:  # the public transform of sums
             rows = 8 * (dimension + 2) ** 2 if part.terms.silo_sums and self.people > 1 else 0
-        return min(self.people * (8 * MOST_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
+        return min(self.people * (8 * MAX_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, as bytes; None if the question has no valid name. Raises LedgerError.
@@ -349,15 +349,15 @@ class Worker:
         """
         record, asked, name = self.record, query.asked, query.name
         kept = record.kept(*name[:2])
-        before = next((each for each in kept if each.digest == name[2]), None)
+        before = next((stored for stored in kept if stored.digest == name[2]), None)
         if before is not None and before.answer is not None and query.whole is not None:
             return before.answer
-        if any((each.tasks is None) != (query.whole is not None) for each in kept):
+        if any((stored.tasks is None) != (query.whole is not None) for stored in kept):
             return "the round was already answered, in another form"
         found, same = _no_answers(query.part, query.task, len(asked)), np.zeros(len(asked), np.bool_)
         # A client of one user repeats its answer to the same question only; a silo may be asked for other persons.
-        for each in kept if self.is_silo else filter(None, [before]):
-            self._repeat(query, each, found, same)
+        for stored in kept if self.is_silo else filter(None, [before]):
+            self._repeat(query, stored, found, same)
         new = np.zeros(len(asked), np.bool_)
         if before is None:
             new = record.may_answer(*name[:2], asked, **query.rules)[0]

@@ -132,9 +132,9 @@ class Loss(ABC):
     def coordinate_smoothness(self, dimension: int) -> float | None:
         """β∞: bound on every row sum of |Hessian| of every item, if all these Hessians are diagonally dominant.
 
-        None where that is not certain: see `least_dominant_ridge`.
+        None where that is not certain: see `min_dominant_ridge`.
         """
-        needed = self.least_dominant_ridge(dimension)
+        needed = self.min_dominant_ridge(dimension)
         if needed is None or self.ridge < needed or self.curvature is None:
             return None
         # max |a_j| ‖a‖₁ over ‖a‖₂ ≤ R and k numbers is R²(1 + √k)/2 (docs/privacy/losses.md#l4)
@@ -142,7 +142,7 @@ class Loss(ABC):
         row = min(self.feature_norm**2 * (1 + np.sqrt(active)) / 2, largest * total)
         return float(self.curvature * row * (1 + 1e-12) + self.ridge)
 
-    def least_dominant_ridge(self, dimension: int) -> float | None:
+    def min_dominant_ridge(self, dimension: int) -> float | None:
         """Return the ridge from which on the Hessian of every item within the bounds is diagonally dominant.
 
         0 where φ is linear, or an item has one feature that is not zero. None for losses without a Hessian and for

@@ -4,7 +4,7 @@ import ipaddress
 
 from quoron_privacy.errors import ConfigError
 
-MOST_PEOPLE = 1 << 20  # of one silo, each of whom is charged
+MAX_PEOPLE = 1 << 20  # of one silo, each of whom is charged
 
 
 def is_loopback(address: str) -> bool:

@@ -48,9 +48,9 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> Identity:
     Of several authorities those that are valid now count, and one is enough.
     """
     found, now = Identity.read(certificate, key, authority), datetime.now(UTC)
-    good = [each for each in found.authorities if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
+    good = [root for root in found.authorities if root.not_valid_before_utc <= now <= root.not_valid_after_utc]
     if not good:
-        _check_dates(authority, max(found.authorities, key=lambda each: each.not_valid_after_utc))
+        _check_dates(authority, max(found.authorities, key=lambda root: root.not_valid_after_utc))
     if not leads_to(found.certificates, good):
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
@@ -94,7 +94,7 @@ def ends_in(path: Path) -> float:
 def endings(*paths: Path) -> list[str]:
     """Warnings of files that end soon; IdentityError if they cannot be read."""
     said = (ending(f"The certificate {path}", ends_in(path)) for path in paths)
-    return [each for each in said if each is not None]
+    return [text for text in said if text is not None]
 
 
 def constraints(certificate: x509.Certificate) -> x509.BasicConstraints | None:

@@ -114,11 +114,11 @@ def _signed(message: helper.HelperConsent | helper.Reply) -> bytes:
     kind = message.DESCRIPTOR.name
     skipped = ("signature", "fingerprints")
     parts = [f"quoron {kind} 1".encode()]
-    for each in message.DESCRIPTOR.fields:
-        if each.name not in skipped:
-            value = getattr(message, each.name)
+    for field in message.DESCRIPTOR.fields:
+        if field.name not in skipped:
+            value = getattr(message, field.name)
             said = value if isinstance(value, bytes) else repr(value).encode()
-            parts += [each.name.encode(), said]
+            parts += [field.name.encode(), said]
     return _listed(parts)
 
 

@@ -59,7 +59,7 @@ class Status(IntEnum):
 
 
 # As numbers for arrays: of a member of an enumeration numpy asks a dozen questions before it compares with it.
-ANSWERED, MISSING, REJECTED = (np.uint8(int(each)) for each in (Status.ANSWERED, Status.MISSING, Status.REJECTED))
+ANSWERED, MISSING, REJECTED = (np.uint8(int(status)) for status in (Status.ANSWERED, Status.MISSING, Status.REJECTED))
 FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
 
 
@@ -90,7 +90,7 @@ class Task(ABC):
     @property
     def numbers_down(self) -> int:
         """Numbers in the arrays of the question to one user."""
-        held = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        held = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
         arrays = {name: value.shape for name, value in held.items() if isinstance(value, np.ndarray)}
         own: int = sum(prod(shape[1:] if name == self.own else shape) for name, shape in arrays.items())
         return own + sum(value.numbers_down for value in held.values() if isinstance(value, Task))

@@ -11,7 +11,7 @@ is not of this protocol raises `WireError`; what a client sends never raises: it
 Questions and answers that are too long for one message: their end follows them, in parts of the same stream.
 
     messages = said(answer)                     # one, or one and its parts
-    whole = arriving.take(message, allowed)     # None until all of it is there
+    whole = reassembler.take(message, allowed)     # None until all of it is there
 
 The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
 of a question its digest too, which is in the question's name, and nothing else is said until it has come. That bytes of
@@ -132,7 +132,7 @@ def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.Cli
     return message
 
 
-class Arriving(Generic[Message]):
+class Reassembler(Generic[Message]):
     """Messages of one direction of a conversation, put together. After a WireError there is nothing more to hear."""
 
     def __init__(self) -> None:
@@ -224,11 +224,11 @@ PROTOCOL = 2
 MAX_MESSAGE = 512 << 20  # bytes of a question or an answer, in parts: a client's record is a value of SQLite
 MAX_WHOLE = 64 << 20  # bytes of one that travels whole, as through Flower
 MAX_DESCRIPTION = 1 << 20  # characters of an announcement
-MOST_VECTORS = 4  # in a question to one user
+MAX_VECTORS = 4  # in a question to one user
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
-MOST_RUNS = 64  # that a coordinator carries out at the same time
-MOST_TOLD = 500  # runs, the latest, that a coordinator reports to a client that enrols
+MAX_RUNS = 64  # that a coordinator carries out at the same time
+MAX_TOLD = 500  # runs, the latest, that a coordinator reports to a client that enrols
 UNASKED = "unasked"  # the end of a run that had not begun: no user was asked or is charged
 MAX_NAME = 200  # characters of a run's name
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
@@ -433,7 +433,7 @@ class Field(NamedTuple):
 def fields_of(kind: Any) -> tuple[Field, ...]:
     """Return the fields of a dataclass, see `read`."""
     annotations = get_type_hints(kind, include_extras=True)
-    return tuple(_field(each.name, annotations[each.name]) for each in fields(kind))
+    return tuple(_field(item.name, annotations[item.name]) for item in fields(kind))
 
 
 def _field(name: str, annotation: Any) -> Field:

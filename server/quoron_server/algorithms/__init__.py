@@ -9,10 +9,10 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 
-from quoron_server.algorithms.info import AlgorithmInfo
-from quoron_server.algorithms.registered import Registered
+from quoron_server.algorithms.registered import RegisteredAlgorithm
+from quoron_server.algorithms.spec import AlgorithmSpec
 
-_PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
+_PLACES = {  # the module with the AlgorithmSpec of each, in the order of lists
     "tracking-srgd": "tracking",
     "whitened-tracking": "whitened.plan",
     "one-round-least-squares": "one_round",
@@ -40,16 +40,16 @@ _PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
 
 
 @cache
-def _registered(name: str) -> Registered:
+def _registered(name: str) -> RegisteredAlgorithm:
     held = vars(import_module(f"{__name__}.{_PLACES[name]}")).values()
-    info = next(each for each in held if isinstance(each, AlgorithmInfo) and each.name == name)
-    return Registered(**{field.name: getattr(info, field.name) for field in fields(info)})
+    spec = next(value for value in held if isinstance(value, AlgorithmSpec) and value.name == name)
+    return RegisteredAlgorithm(**{field.name: getattr(spec, field.name) for field in fields(spec)})
 
 
-class _Registry(Mapping[str, Registered]):
+class _Registry(Mapping[str, RegisteredAlgorithm]):
     """Algorithms by name; a family is imported when one of its algorithms is first used."""
 
-    def __getitem__(self, name: str) -> Registered:
+    def __getitem__(self, name: str) -> RegisteredAlgorithm:
         return _registered(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -59,6 +59,6 @@ class _Registry(Mapping[str, Registered]):
         return len(_PLACES)
 
 
-ALGORITHMS: Mapping[str, Registered] = _Registry()
+ALGORITHMS: Mapping[str, RegisteredAlgorithm] = _Registry()
 
-__all__ = ["ALGORITHMS", "AlgorithmInfo", "Registered"]
+__all__ = ["ALGORITHMS", "AlgorithmSpec", "RegisteredAlgorithm"]

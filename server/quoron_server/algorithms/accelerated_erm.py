@@ -44,25 +44,20 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust import subsampled_test
-from quoron_privacy.robust.outlier_mean import (
-    LARGEST_COHORT,
-    RADII,
-    ramp_floor,
-    weighted_shifts,
-)
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII, ramp_floor, weighted_shifts
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
 from quoron_privacy.robust.smooth_test import core_for
 from quoron_privacy.robust.subsampled_test import SubsampledTest, sampling_rate
 from quoron_server.algorithm import InPhases, Update, Vector
-from quoron_server.algorithms import acsa, search
+from quoron_server.algorithms import acsa, search, spec
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.averaged_sgd import ranking_mu
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, geometric_phases, round_grid
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -270,7 +265,7 @@ TRIED = 8  # candidates that are calibrated, at most
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How candidates of a family differ: in stages and step sizes."""
+    """How candidates of a grid differ: in stages and step sizes."""
 
     stages: int  # of each phase
     growth: float  # how they grow
@@ -279,8 +274,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A phase of a family, before its noise."""
+class PhaseSizes:
+    """A phase of a grid, before its noise."""
 
     users: int
     cohort: int
@@ -289,20 +284,20 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CandidateGrid:
     """Candidates with the same users, cohort, rounds and λ in every phase, one for each of K steps."""
 
-    drafts: tuple[Draft, ...]
+    phases: tuple[PhaseSizes, ...]
     steps: tuple[Step, ...]
     beta: float
 
-    def at(self, place: int) -> Iterator[tuple[Draft, tuple[int, ...], acsa.Shape]]:
-        """One candidate, phase by phase: its draft, N_1 .. N_S, and what its steps know."""
+    def at(self, place: int) -> Iterator[tuple[PhaseSizes, tuple[int, ...], acsa.Shape]]:
+        """One candidate, phase by phase: its sizes, N_1 .. N_S, and what its steps know."""
         step = self.steps[place]
-        for draft in self.drafts:
-            strengths, smoothnesses = shapes(draft.pull, self.steps, self.beta)
-            stages = acsa.stage_lengths(draft.rounds, step.stages, step.growth)
-            yield draft, stages, acsa.Shape(float(strengths[place]), float(smoothnesses[place]))
+        for phase in self.phases:
+            strengths, smoothnesses = shapes(phase.pull, self.steps, self.beta)
+            stages = acsa.stage_lengths(phase.rounds, step.stages, step.growth)
+            yield phase, stages, acsa.Shape(float(strengths[place]), float(smoothnesses[place]))
 
 
 def lengths(rounds: int, steps: tuple[Step, ...]) -> acsa.Lengths:
@@ -375,16 +370,16 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         """`forgiven` of pairs beyond τ."""
         return forgiven(self.problem, cohort, STRAY)
 
-    def noise(self, drafts: Sequence[Draft]) -> Vector:
+    def noise(self, phases: Sequence[PhaseSizes]) -> Vector:
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
-        cohorts = np.array([draft.cohort for draft in drafts])
-        lost = np.array([self.forgiven(draft.cohort) for draft in drafts])
-        rates = [sampling_rate(draft.users, draft.cohort) if draft.cohort < draft.users else 1.0 for draft in drafts]
-        rounds = [draft.rounds for draft in drafts]
+        cohorts = np.array([phase.cohort for phase in phases])
+        lost = np.array([self.forgiven(phase.cohort) for phase in phases])
+        rates = [sampling_rate(phase.users, phase.cohort) if phase.cohort < phase.users else 1.0 for phase in phases]
+        rounds = [phase.rounds for phase in phases]
         return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, rounds, lost)
 
 
-_Tried = tuple[Inputs, Family, int]  # and which of the family's steps
+_Tried = tuple[Inputs, CandidateGrid, int]  # and which of the grid's steps
 
 
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
@@ -421,20 +416,20 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
     return [rule * 4.0**k for k in range(max(1, largest))][-8:]
 
 
-def families(inputs: Inputs) -> Iterator[Family]:
+def grids(inputs: Inputs) -> Iterator[CandidateGrid]:
     """Return everything that is tried."""
     o = inputs.options
     totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     for phases in [o.phases] if o.phases else PHASES[: 2 if inputs.curvature else 3]:
-        sizes = halves(inputs.problem.users, phases)
+        sizes = geometric_phases(inputs.problem.users, phases)
         for cohorts in _cohorts(inputs, sizes):
             for total in totals:
                 if total < len(sizes):
                     continue
                 for pulls in _pulls(inputs, sizes, cohorts, total):
-                    family = _family(inputs, sizes, cohorts, pulls, total)
-                    if family.steps:
-                        yield family
+                    grid = _grid(inputs, sizes, cohorts, pulls, total)
+                    if grid.steps:
+                        yield grid
 
 
 def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
@@ -456,7 +451,7 @@ def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> 
     else:
         # λ R²/2 balances the rest: a phase from distance R ends with excess risk λ R².
         rounds = max(1, total // len(sizes))
-        sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius
+        sigma = float(inputs.noise([PhaseSizes(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius
         sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
         rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
         rule = math.sqrt(2 * rest) / inputs.problem.radius
@@ -465,17 +460,17 @@ def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> 
         yield [first * LOCALISED**k for k in range(len(sizes))]
 
 
-def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
+def _grid(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> CandidateGrid:
     """Return all stages and step sizes for given users, cohorts, λ and rounds."""
     ridge = inputs.problem.ridge
     spent = _split(total, [math.sqrt(1 + inputs.beta / (pull + ridge)) for pull in pulls])
     steps = tuple(step for step in _steps(inputs.strengths, inputs.options.stages) if step.stages <= min(spent))
-    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, inputs.beta)
+    return CandidateGrid(tuple(map(PhaseSizes, sizes, cohorts, spent, pulls)), steps, inputs.beta)
 
 
 @lru_cache(maxsize=64)
 def _steps(strengths: tuple[float, ...], stages: int | None) -> tuple[Step, ...]:
-    """Return all that a family may have."""
+    """Return all that a grid may have."""
     kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES
     return tuple(
         Step(number, growth, caution, strength)
@@ -494,37 +489,37 @@ def _split(total: int, shares: list[float]) -> list[int]:
 # -- risk --------------------------------------------------------------------------------------------------------------
 
 
-def predicted(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
+def predicted(inputs: Inputs, grid: CandidateGrid, sigmas: Sequence[float]) -> Vector:
     """Predicted excess risk of each candidate with these noises of the phases, that of smoothing included; (K,)."""
     if not all(math.isfinite(sigma) for sigma in sigmas):
-        return np.full(len(family.steps), np.inf)
+        return np.full(len(grid.steps), np.inf)
     if inputs.curvature is not None:
-        return _isotropic(inputs.problem, inputs.curvature, family, sigmas)
-    return _bounded(inputs, family, sigmas) + inputs.bias
+        return _isotropic(inputs.problem, inputs.curvature, grid, sigmas)
+    return _bounded(inputs, grid, sigmas) + inputs.bias
 
 
-def estimated(inputs: Inputs, tried: Sequence[Family]) -> list[Vector]:
+def estimated(inputs: Inputs, tried: Sequence[CandidateGrid]) -> list[Vector]:
     """`predicted` with estimated noise."""
-    noisy = {(draft.users, draft.cohort, draft.rounds): draft for family in tried for draft in family.drafts}
+    noisy = {(phase.users, phase.cohort, phase.rounds): phase for grid in tried for phase in grid.phases}
     noise = dict(zip(noisy, inputs.noise(list(noisy.values())).tolist(), strict=True)) if noisy else {}
     risks = []
-    for family in tried:
-        sigmas = [noise[draft.users, draft.cohort, draft.rounds] * inputs.radius for draft in family.drafts]
-        risks.append(predicted(inputs, family, sigmas))
+    for grid in tried:
+        sigmas = [noise[phase.users, phase.cohort, phase.rounds] * inputs.radius for phase in grid.phases]
+        risks.append(predicted(inputs, grid, sigmas))
     return risks
 
 
-def step_variance(problem: Problem, phase: Draft, sigma: float) -> float:
+def step_variance(problem: Problem, phase: PhaseSizes, sigma: float) -> float:
     """E‖g - ∇F_i‖² of one step: privacy noise, and the cohort against the phase's users."""
     unseen = (phase.users - phase.cohort) / max(phase.users - 1, 1)
     return problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / phase.cohort
 
 
-def _isotropic(problem: Problem, curvature: float, family: Family, sigmas: Sequence[float]) -> Vector:
+def _isotropic(problem: Problem, curvature: float, grid: CandidateGrid, sigmas: Sequence[float]) -> Vector:
     remaining, spread = np.array(problem.radius), np.array(0.0)  # distance in the worst direction; all else, squared
     between = problem.beliefs.least_curvature or curvature, STEEPER * curvature
-    for phase, sigma in zip(family.drafts, sigmas, strict=True):
-        moved = _responses(phase.rounds, phase.pull, family.steps, family.beta, curvature, between)
+    for phase, sigma in zip(grid.phases, sigmas, strict=True):
+        moved = _responses(phase.rounds, phase.pull, grid.steps, grid.beta, curvature, between)
         remaining = remaining * moved.worst_bias
         shared = problem.user_deviation**2 / phase.users  # the phase's users are a sample themselves
         fresh = moved.noise * step_variance(problem, phase, sigma)
@@ -546,27 +541,27 @@ def _responses(
     )
 
 
-def _bounded(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
+def _bounded(inputs: Inputs, grid: CandidateGrid, sigmas: Sequence[float]) -> Vector:
     problem = inputs.problem
-    steep, total, gap, pull = problem.lipschitz, np.zeros(len(family.steps)), np.zeros(len(family.steps)), 1.0
-    for index, (phase, sigma) in enumerate(zip(family.drafts, sigmas, strict=True)):
-        away = 2 * gap / pull if index else np.full(len(family.steps), problem.radius**2)
+    steep, total, gap, pull = problem.lipschitz, np.zeros(len(grid.steps)), np.zeros(len(grid.steps)), 1.0
+    for index, (phase, sigma) in enumerate(zip(grid.phases, sigmas, strict=True)):
+        away = 2 * gap / pull if index else np.full(len(grid.steps), problem.radius**2)
         pull = phase.pull + problem.ridge
         total = total + phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
         reach = problem.radius if index == 0 else 2 * problem.radius
-        gap = _gap(phase, family, steep, away, reach, step_variance(problem, phase, sigma))
+        gap = _gap(phase, grid, steep, away, reach, step_variance(problem, phase, sigma))
     # From the objective's minimiser to the model: by their distance, or by the objective's gap on a sample of users.
     sampled = phase.pull * away / 2 + 4 * problem.radius * problem.user_deviation / math.sqrt(phase.users)
     bounds: Vector = total + np.minimum(steep * np.sqrt(2 * gap / pull), gap + sampled)
     return bounds
 
 
-def _gap(phase: Draft, family: Family, steep: float, away: Vector, reach: float, variance: float) -> Vector:
+def _gap(phase: PhaseSizes, grid: CandidateGrid, steep: float, away: Vector, reach: float, variance: float) -> Vector:
     """Expected gap of a phase's objective after its stages, shape (K,); the domain ends `reach` from its start."""
-    strengths, smoothnesses = shapes(phase.pull, family.steps, family.beta)
+    strengths, smoothnesses = shapes(phase.pull, grid.steps, grid.beta)
     gap = steep * np.minimum(steep / (2 * strengths), reach)
     distance = np.minimum(steep / strengths, reach) ** 2
-    for stage in lengths(phase.rounds, family.steps).T:
+    for stage in lengths(phase.rounds, grid.steps).T:
         bound = acsa.stage_bound(np.maximum(stage, 1), distance, variance, strengths, smoothnesses)
         gap = np.where((stage > 0) & (gap > 0), np.minimum(gap, bound), gap)
         distance = 2 * gap / strengths
@@ -614,35 +609,35 @@ def verify_privacy(plan: RunPlan, phase: ReleasedGradients) -> None:
 
 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
-    """Return the best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
+    """Return the best of each grid by estimated noise, priced by its gradients; of those with the same noise one."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     found: dict[object, Candidate[_Tried]] = {}
     for smoothing in smoothings(problem, privacy, options):
         smoothed = replace(inputs, smoothing=smoothing)
-        tried = list(families(smoothed))
-        for family, risks in zip(tried, estimated(smoothed, tried), strict=True):
-            gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
-            noise = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
-            candidate = Candidate(float(risks.min()), (gradients,), (smoothed, family, int(risks.argmin())))
+        tried = list(grids(smoothed))
+        for grid, risks in zip(tried, estimated(smoothed, tried), strict=True):
+            gradients = sum(phase.rounds * phase.cohort for phase in grid.phases)
+            noise = tuple((phase.users, phase.cohort, phase.rounds) for phase in grid.phases)
+            candidate = Candidate(float(risks.min()), (gradients,), (smoothed, grid, int(risks.argmin())))
             if noise not in found or candidate.risk < found[noise].risk:
                 found[noise] = candidate
     return found.values()
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
-    smoothed, family, place = found.of
+    smoothed, grid, place = found.of
     radius = smoothed.radius
     phases: list[Phase] = []
-    for draft, stages, shape in family.at(place):
-        forgiven = smoothed.forgiven(draft.cohort)
-        accounting, scale = account(smoothed, draft.users, draft.cohort, draft.rounds, forgiven, radius)
+    for sizes, stages, shape in grid.at(place):
+        forgiven = smoothed.forgiven(sizes.cohort)
+        accounting, scale = account(smoothed, sizes.users, sizes.cohort, sizes.rounds, forgiven, radius)
         phase = Phase(
             first=sum(phase.users for phase in phases),
-            users=draft.users,
-            cohort_size=draft.cohort,
+            users=sizes.users,
+            cohort_size=sizes.cohort,
             stages=stages,
-            regularisation=draft.pull,
+            regularisation=sizes.pull,
             strength=shape.strength,
             smoothness=shape.smoothness,
             radius=radius,
@@ -650,13 +645,13 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             noise_scale=scale,
         )
         phases.append(phase)
-    risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
-    return Chosen(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
+    risk = float(predicted(smoothed, grid, [phase.noise_scale for phase in phases])[place])
+    return Calibrated(AcceleratedERMParameters(tuple(phases), smoothed.smoothing), risk)
 
 
 def _worth(problem: Problem) -> float:
     """Of a smooth loss alone: that of a smoothed one is a bound."""
-    return math.inf if problem.smoothness is None else known_worth(problem)
+    return math.inf if problem.smoothness is None else spec.known_worth(problem)
 
 
 def account(
@@ -695,13 +690,13 @@ def _check(inputs: Inputs) -> None:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Several passes, accelerated: phases of AC-SA that test every cohort and leave outlier gradients out",
     origin=repaired(
         LOWY_2024.at("Algorithms 2 and 3"), note="users without replacement; tests are inside what is sampled"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         one_server="it looks at single answers, to test them: take tracking-srgd or recentred-sgd",
     ),
@@ -715,5 +710,5 @@ INFO = AlgorithmInfo(
     printed=lowy_erm.PRINTED,
     factor=Factor(known=8.0, unknown=1.5),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
-    choosing=Choosing(many_passes=True, removes_outliers=True),
+    policy=Policy(many_passes=True, removes_outliers=True),
 )

@@ -36,20 +36,20 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.acsa import response
 from quoron_server.algorithms.averaged_sgd import smoothings
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
-    Chosen,
-    Factor,
-    NoBlackBoxes,
-    Promises,
-    statistical_floor,
-    trivial_risk,
-)
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.printed.bassily_sun import VectorReports, vector_scale
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
+    Factor,
+    Guarantees,
+    NoBlackBoxes,
+    statistical_floor,
+    trivial_risk,
+)
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -58,7 +58,7 @@ from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 NAME = "local-model"
 THEOREM = "docs/privacy/local-model.md#r5"
 STEPS_TRIED = tuple(round_grid(256))
-WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
+WARM_SHARES, MAX_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
 STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
 
@@ -193,7 +193,7 @@ Inputs = PlanInputs[LocalModelOptions]
 
 def verify(plan: RunPlan) -> None:
     """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
-    p, promise, dimension = plan.parameters_of(LocalModelParameters), plan.guarantee, plan.problem.dimension
+    p, guarantee, dimension = plan.parameters_of(LocalModelParameters), plan.guarantee, plan.problem.dimension
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
     warm = p.warm_ups == p.warm_users == 0 or min(p.warm_ups, p.warm_users) >= 1
@@ -203,8 +203,8 @@ def verify(plan: RunPlan) -> None:
         NAME,
         ("positive steps and reports", min(p.steps, p.users_a_step) >= 1, (p.steps, p.users_a_step)),
         ("users in interactions that look for a centre", warm, (p.warm_ups, p.warm_users)),
-        ("vector_epsilon within the guaranteed epsilon", 0 < p.vector_epsilon <= promise.epsilon, p.vector_epsilon),
-        ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
+        ("vector_epsilon within the guaranteed epsilon", 0 < p.vector_epsilon <= guarantee.epsilon, p.vector_epsilon),
+        ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= guarantee.delta, p.vector_delta),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
         ("a first radius in (1e-90, 1e90)", 1e-90 < p.first_radius < 1e90, p.first_radius),
@@ -212,10 +212,11 @@ def verify(plan: RunPlan) -> None:
         ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
         ("noise_scale as clients compute it", p.noise_scale <= computed * (1 + 1e-6), p.noise_scale),
     )
-    mu = sensitivity_recount.mu(2.0, p.noise_scale, dimension)
-    report = DominatingPair.gaussian(mu, total_variation(gaussians=dimension))
-    if not (spent := report.delta(promise.epsilon, p.vector_delta)) <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
+    report = DominatingPair.gaussian(
+        sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension)
+    )
+    if not (spent := report.delta(guarantee.epsilon, p.vector_delta)) <= guarantee.delta:
+        raise VerificationError(f"Expected delta <= {guarantee.delta} for what a user sends, the plan spends {spent}.")
 
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
@@ -263,7 +264,7 @@ def _warm_ups(problem: Problem, interactions: int) -> Iterator[tuple[int, int]]:
     """
     yield 0, 0
     if problem.beta == 0:
-        for share, count in product(WARM_SHARES, range(1, min(MOST_WARM_UPS, interactions - 1) + 1)):
+        for share, count in product(WARM_SHARES, range(1, min(MAX_WARM_UPS, interactions - 1) + 1)):
             if (users := int(share * problem.users)) >= 1:
                 yield count, users
 
@@ -308,20 +309,22 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One report a user, private before it leaves the client: protects against the coordinator too",
     origin=repaired(
         BASSILY_SUN_2023.at("Algorithm 5"),
         note="steps start from another point and are projected; the last mean is the centre of the next reports",
     ),
-    promises=Promises(THEOREM, trust_models=("local",), one_server="it needs neither server: clients add the noise"),
+    guarantees=Guarantees(
+        THEOREM, trust_models=("local",), one_server="it needs neither server: clients add the noise"
+    ),
     options=LocalModelOptions,
     parameters=LocalModelParameters,
     planner=Planner(
         NAME,
         _candidates,
-        lambda _, found: Chosen(found.of, found.risk),
+        lambda _, found: Calibrated(found.of, found.risk),
         "for a report in every round",
         _worth,
     ),

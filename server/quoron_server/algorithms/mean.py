@@ -47,15 +47,6 @@ from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.descent import Estimate, State, diagnosed
-from quoron_server.algorithms.info import (
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Factor,
-    Promises,
-    statistical_floor,
-)
 from quoron_server.algorithms.noisy import (
     DRAWN,
     DrawnCohorts,
@@ -71,6 +62,15 @@ from quoron_server.algorithms.noisy import (
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, round_grid
+from quoron_server.algorithms.spec import (
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Factor,
+    Guarantees,
+    Policy,
+    statistical_floor,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
@@ -195,7 +195,7 @@ class MeanSGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Settings:
     """What is chosen of a run."""
 
     sampling: Sampling
@@ -228,8 +228,8 @@ def verify(plan: RunPlan) -> None:
     """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p, name = plan.parameters_of(MeanSGDParameters), plan.algorithm
     users, ranged = plan.problem.users, plan.algorithm == NAME
-    rough, promise = plan.problem.smoothness is None, plan.guarantee
-    drawn = p.sampling in DRAWN and p.adjacency == promise.adjacency
+    rough, guarantee = plan.problem.smoothness is None, plan.guarantee
+    drawn = p.sampling in DRAWN and p.adjacency == guarantee.adjacency
     search.require(
         name,
         ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
@@ -275,7 +275,7 @@ def _check(inputs: _Inputs) -> None:
     require_cohorts(inputs.name, inputs.problem, 1)
 
 
-def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Settings]]]:
     """The fewest answers among about the best; where that draws, everybody's, too."""
     found = _tried(inputs)
     if (first := best(found)) is None:
@@ -285,7 +285,7 @@ def _candidates(inputs: _Inputs) -> Iterator[Candidate[list[_Run]]]:
     yield Candidate(first.risk, first.price, [first.of, *others])
 
 
-def _chosen(inputs: _Inputs, found: Candidate[list[_Run]]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[list[_Settings]]) -> Calibrated:
     drawn, *everybody = (_calibrated(inputs, run) for run in found.of)
     for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
         assert drawn.risk is not None
@@ -302,7 +302,7 @@ def _missing(inputs: _Inputs) -> Infeasible:
     return Infeasible.too_few(NAME, condition, users + 1, also=", or recentred-sgd")
 
 
-def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
+def _tried(inputs: _Inputs) -> list[Candidate[_Settings]]:
     """Return all cohorts and rounds, their noise by a central limit."""
     problem, options = inputs.problem, inputs.options
     total = gdp.mu_for(inputs.privacy.epsilon, inputs.privacy.delta)
@@ -317,14 +317,14 @@ def _tried(inputs: _Inputs) -> list[Candidate[_Run]]:
     ]
     return [
         candidate
-        for sampling, some in groupby(grid, lambda each: inputs.sampling(each[0]))  # everybody comes first
-        for candidate in _predicted(inputs, sampling, [(*each, ranked_mu(sampling, *each, total)) for each in some])
+        for sampling, some in groupby(grid, lambda pair: inputs.sampling(pair[0]))  # everybody comes first
+        for candidate in _predicted(inputs, sampling, [(*pair, ranked_mu(sampling, *pair, total)) for pair in some])
     ]
 
 
 def _predicted(
     inputs: _Inputs, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
-) -> list[Candidate[_Run]]:
+) -> list[Candidate[_Settings]]:
     """Return the best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     problem, feasible = inputs.problem, []
     for rate, rounds, mu in wanted:
@@ -343,12 +343,12 @@ def _best_steps(
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
-) -> list[Candidate[_Run]]:
+) -> list[Candidate[_Settings]]:
     """Return the best step and suffix for each (rate, rounds, first radius, μ)."""
     problem, first = inputs.problem, inputs.clip_norm
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
-    rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
+    rounds, cohorts = [numbers[1] for numbers in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
     units = np.array([mean_sensitivity(1.0, int(cohort), moved_by(sampling)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
@@ -372,7 +372,7 @@ def _best_steps(
     shares = (1.0, *LATE) if late else None
     found = best_phases(seen, rounds, variances, step_size=inputs.options.step_size, steps=tried, shares=shares)
     return [
-        Candidate(risk + extra, (rate * phase.rounds,), _Run(sampling, rate, parameter, phase))
+        Candidate(risk + extra, (rate * phase.rounds,), _Settings(sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
 
@@ -417,14 +417,14 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
+def _calibrated(inputs: _Inputs, run: _Settings) -> Calibrated:
     problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
     delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
     draws = schedule_of(run.sampling, problem.users, cohort, rounds)
     mu = draws.round_mu(privacy.epsilon, delta)
     fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
     final = _predicted(fixed, run.sampling, [(run.rate, rounds, mu)])
-    chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
+    chosen = best((candidate for candidate in final if candidate.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
         raise _missing(inputs)
     phase = chosen.of.phase
@@ -451,15 +451,15 @@ def _calibrated(inputs: _Inputs, run: _Run) -> Chosen:
         round_mu=mu,
     )
     theorem = COINS if numbers.poisson_sampling else None
-    return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
+    return Calibrated(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
 _PLANNER = Planner(RECENTRED, _candidates, _chosen, _missing, inputs=_Inputs, check=_check)
-RECENTRED_INFO = AlgorithmInfo(
+RECENTRED_SPEC = AlgorithmSpec(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM, pairs, count_room, with_count, moves, adjacency=("replace-one", "zero-out"), one_server=None
     ),
     options=MeanSGDOptions,
@@ -469,15 +469,15 @@ RECENTRED_INFO = AlgorithmInfo(
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
     noise_ignores_domain=True,
-    choosing=Choosing(many_passes=True, curve_step=4),
+    policy=Policy(many_passes=True, curve_step=4),
 )
 MEAN = replace(
-    RECENTRED_INFO,
+    RECENTRED_SPEC,
     name=NAME,
     summary="Several passes, secret cohorts, a private mean clipped around a private range",
     origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
-    promises=replace(
-        RECENTRED_INFO.promises,
+    guarantees=replace(
+        RECENTRED_SPEC.guarantees,
         adjacency=("replace-one",),
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),

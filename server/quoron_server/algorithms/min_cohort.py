@@ -38,7 +38,7 @@ from quoron_server.schedule import CountLeakage
 MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS)  # by which zeros are none
 _NOTHING = CountLeakage(0.0)
-CountRoom = Callable[[Any, Problem, float, float], float]  # of `Promises`
+CountRoom = Callable[[Any, Problem, float, float], float]  # of `Guarantees`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,23 +152,22 @@ def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: in
 
 
 def with_min_cohort(
-    own: RunPlan, privacy: Privacy, promise: DominatingPair | None, count_room: CountRoom, *, free: bool
+    own: RunPlan, privacy: Privacy, pair: DominatingPair | None, count_room: CountRoom, *, free: bool
 ) -> RunPlan:
-    """The algorithm's own plan, worth `promise`, with the minimum cohort that is asked for: for nothing, or for its
-    ε_q.
+    """The algorithm's own plan, worth `pair`, with the minimum cohort that is asked for: for nothing, or for its ε_q.
 
     Infeasible if that has too few users to count.
     """
     cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage()
     private = alone.trust_model != "none"
-    room = partial(_room, own, privacy, promise, count_room) if private else lambda spent: 0.0
+    room = partial(_room, own, privacy, pair, count_room) if private else lambda spent: 0.0
     min_cohort = min_cohorts.calibrate(
         float(privacy.min_cohort or 0.0),
         0.0 if free else privacy.min_cohort_epsilon,
         cohorts,
         participations=own.schedule.participations,
         rest=(alone.epsilon, alone.delta),
-        free=[each.mu for each in given],
+        free=[leakage.mu for leakage in given],
         room=room,
         present=_present(own),
         beta=min_cohorts.BETA / 2 if own.parameters.poisson_sampling else min_cohorts.BETA,
@@ -211,52 +210,52 @@ def told_too_much(plan: RunPlan) -> str | None:
     """Return why who answers may not be public in a run of this plan; None if it may (public-participation#pa1), or is
     private.
 
-    By the promise and the parameters alone: what is asked here is what `verify` asks.
+    By the guarantee and the parameters alone: what is asked here is what `verify` asks.
     """
-    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
-    if min_cohort is None or not min_cohort.public or promise.trust_model == "none":
+    guarantee, min_cohort = plan.guarantee, plan.guarantee.min_cohort
+    if min_cohort is None or not min_cohort.public or guarantee.trust_model == "none":
         return None
-    if promise.servers is not None:
+    if guarantee.servers is not None:
         return None  # both servers see whose sealed answers come, whatever is in them (docs/privacy/two-servers.md)
-    if promise.adjacency != "replace-one":
-        return f"under {promise.adjacency} whether a user is there is what the guarantee hides"
-    if promise.trust_model != "central-broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
+    if guarantee.adjacency != "replace-one":
+        return f"under {guarantee.adjacency} whether a user is there is what the guarantee hides"
+    if guarantee.trust_model != "central-broadcast" or any(map(guarantee.rests_on, TRUE_ANSWERS)):
         return (
             "a client whose answer is not ready has no neutral one to send: the proof is about answers that are true, "
-            f"or private by themselves (trust model {promise.trust_model})"
+            f"or private by themselves (trust model {guarantee.trust_model})"
         )
-    if promise.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
+    if guarantee.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
         return "its guarantee rests on secret cohorts, and the names of those who are missing tell who was asked"
-    if promise.held_out is not None:
+    if guarantee.held_out is not None:
         return "who is held out is drawn in secret, and the names of those who are missing tell who was not"
     return None
 
 
-def _room(own: RunPlan, privacy: Privacy, promise: DominatingPair | None, count_room: CountRoom, spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, pair: DominatingPair | None, count_room: CountRoom, spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
     delta = privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
-    if promise is None:
+    if pair is None:
         return count_room(parameters, problem, epsilon, delta)
-    left = delta - (1 + math.exp(epsilon)) * promise.variation
+    left = delta - (1 + math.exp(epsilon)) * pair.variation
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
-    mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * pair.variation
+    mu = max(pair.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 
 
 def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[float | None]]) -> None:
-    """The promise pays for its minimum cohort, too, if it has one, of an otherwise verified plan; VerificationError.
+    """The guarantee pays for its minimum cohort, too, if it has one, of an otherwise verified plan; VerificationError.
 
     Of counts with Gaussian noise: none is finer, as drawn, than what its round leaves and ε_q pays for. What they cost
     beside the run is asked of the pair of both. `moves` counts again how far a user moves each round: as far by being
     another as by staying away and one in the count. So it asks neither what a plan declares of that, nor the algorithm
     that claims the room.
     """
-    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
-    if min_cohort is None or promise.trust_model == "none":
+    guarantee, min_cohort = plan.guarantee, plan.guarantee.min_cohort
+    if min_cohort is None or guarantee.trust_model == "none":
         return
     participation, participations, cohorts = plan.count_leakage(), plan.schedule.participations, plan.schedule.cohorts
     if (why := told_too_much(plan)) is not None:
@@ -269,17 +268,17 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
         raise VerificationError(
             f"Expected counts that are paid for exactly by minimum cohort.epsilon > 0, got {min_cohort}."
         )
-    min_cohorts.verify(min_cohort, promise.epsilon, promise.delta, cohorts, participations=participations)
+    min_cohorts.verify(min_cohort, guarantee.epsilon, guarantee.delta, cohorts, participations=participations)
     if min_cohort.count_scale:
         return
     participation = participation or (_NOTHING,) * len(cohorts)
-    halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
+    halved = guarantee.adjacency == "replace-one" and not plan.parameters.poisson_sampling
     left: Sequence[float | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)
     if not len(participation) == len(left) == len(cohorts):
         raise VerificationError(f"Expected participation of {len(cohorts)} rounds, got {participation}.")
     for round_, (given, own) in enumerate(zip(participation, left, strict=True)):
-        if (promise.trust_model == "local" or min_cohort.public) and math.isinf(given.mu):
+        if (guarantee.trust_model == "local" or min_cohort.public) and math.isinf(given.mu):
             continue
         room = 0.0
         if given.released:
@@ -296,9 +295,9 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
 
 def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     """A release of the round tells how many answered, as finely as is said."""
-    for each in plan.schedule.releases:
-        teller = each.mechanism
-        if round_ in each.rounds and isinstance(teller, min_cohorts.TellsPresence):
+    for planned in plan.schedule.releases:
+        teller = planned.mechanism
+        if round_ in planned.rounds and isinstance(teller, min_cohorts.TellsPresence):
             finest = 1 / (teller.users * teller.presence_deviation)
             if 0 < given.mu <= finest * (1 + 1e-9):
                 return

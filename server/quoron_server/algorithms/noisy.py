@@ -51,28 +51,20 @@ from quoron_server.algorithms.averaged_sgd import (
     require_cohorts,
 )
 from quoron_server.algorithms.descent import Descent, Estimate, S, State, clipped, diagnosed
-from quoron_server.algorithms.info import (
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Factor,
-    NoBlackBoxes,
-    Promises,
-    statistical_floor,
-)
 from quoron_server.algorithms.optimisers import SGD as PLAIN
 from quoron_server.algorithms.optimisers import Moments, Optimiser, OptimiserOptions
-from quoron_server.algorithms.references import (
-    ABADI_2016,
-    MCMAHAN_2018,
-    POLYAK_1992,
-    WANG_2019,
-    Origin,
-    ours,
-    theirs,
-)
+from quoron_server.algorithms.references import ABADI_2016, MCMAHAN_2018, POLYAK_1992, WANG_2019, Origin, ours, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Factor,
+    Guarantees,
+    NoBlackBoxes,
+    Policy,
+    statistical_floor,
+)
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -88,7 +80,7 @@ SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of unifo
 
 REACH = 2.0**20  # a clip norm stays within this factor of the first one, both ways
 QUANTILES = 0.4, 0.95
-LEAST_FACTOR, MOST_FACTOR = 0.35, 2.0  # of one round, where users are far
+MIN_FACTOR, MAX_FACTOR = 0.35, 2.0  # of one round, where users are far
 GAIN = 0.15  # of the logarithm in one round, where they are near
 
 
@@ -190,13 +182,13 @@ class AdaptiveClip:
             presence = presence.seen(told.presence, scale / weights[3])
         there = presence.share if weights[3] else 1.0
         beyond, within = told.beyond / there, told.within / there
-        if not all(math.isfinite(each) for each in (radius, beyond, within)):
+        if not all(math.isfinite(number) for number in (radius, beyond, within)):
             return first * REACH, presence
         far = (1 - beyond + length) / (1 - self.quantile)
         if far < math.exp(-GAIN):
-            factor = max(far, LEAST_FACTOR)
+            factor = max(far, MIN_FACTOR)
         elif within < 0.4 * self.quantile - 1.25 * near:
-            factor = MOST_FACTOR
+            factor = MAX_FACTOR
         else:
             over = (within - self.quantile) / (1 - self.quantile)
             factor = math.exp(-GAIN * min(max(over, -1.0), 1.0))
@@ -329,7 +321,7 @@ class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
 
 _Schemes = Mapping[Adjacency, Sampling]  # by what is promised, the usual one first
 
-MOST_ROUNDS = 4096  # of one pass
+MAX_ROUNDS = 4096  # of one pass
 LARGEST_ROUNDS = 1024  # of several
 SUBSAMPLING = "docs/privacy/subsampling.md"
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
@@ -476,7 +468,7 @@ def _disjoint(
 ) -> Iterator[Candidate[PhaseModel]]:
     """Rounds of one pass over disjoint cohorts; `noise` is that of a round with so many users."""
     problem = inputs.problem
-    tried = inputs.rounds(round_grid(max(1, min(problem.users // 2, MOST_ROUNDS))))
+    tried = inputs.rounds(round_grid(max(1, min(problem.users // 2, MAX_ROUNDS))))
     cohorts = [problem.users // total for total in tried]
     scales = [noise(inputs, cohort).scale if noise else 0.0 for cohort in cohorts]
     variances = [
@@ -487,13 +479,13 @@ def _disjoint(
         yield Candidate(risk, (phase.rounds,), phase)
 
 
-def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel]) -> Chosen:
+def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel]) -> Calibrated:
     phase = found.of
     cohort, step, clip = inputs.problem.users // phase.rounds, phase.step_size, math.inf
     numbers = NoisySGDParameters(
         "disjoint", cohort, phase.rounds, step, phase.suffix, clip, sensitivity=0.0, noise_scale=0.0, round_mu=math.inf
     )
-    return Chosen(numbers, found.risk)
+    return Calibrated(numbers, found.risk)
 
 
 def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
@@ -502,7 +494,7 @@ def one_pass_noise(inputs: PlanInputs[Any], cohort: int) -> GaussianNoise:
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
-def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
+def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Calibrated:
     problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
     noise = one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
@@ -530,7 +522,7 @@ def _several(schemes: _Schemes, inputs: Several) -> list[Candidate[tuple[float, 
     return _predicted(inputs, sampling, wanted)
 
 
-def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Chosen:
+def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Calibrated:
     problem, privacy, sampling = inputs.problem, inputs.privacy, _sampling(schemes, inputs.privacy)
     rate, phase = found.of
     cohort = max(1, round(rate * problem.users))
@@ -572,7 +564,7 @@ def _chosen(
     cohort: int,
     scale: float,
     mu: float,
-) -> Chosen:
+) -> Calibrated:
     """Rounds of `cohort` answers that are μ-GDP each, with noise `scale` where the clip is fixed.
 
     A risk is predicted for a fixed clip and plain steps alone. Errors as `adaptive_clip`.
@@ -599,7 +591,7 @@ def _chosen(
         optimiser=optimiser,
         adaptive=adaptive,
     )
-    return Chosen(numbers, risk if optimiser.plain and not options.adaptive else None)
+    return Calibrated(numbers, risk if optimiser.plain and not options.adaptive else None)
 
 
 def _verify(schemes: _Schemes, plan: RunPlan) -> None:
@@ -617,11 +609,11 @@ def _verify(schemes: _Schemes, plan: RunPlan) -> None:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
 
 
-SGD = AlgorithmInfo(
+SGD = AlgorithmSpec(
     name="sgd",
     summary="No privacy; the reference",
     origin=theirs(POLYAK_1992, note="no privacy"),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/gaussian.md",
         trust_models=("none",),
         adjacency=("none",),
@@ -635,11 +627,11 @@ SGD = AlgorithmInfo(
     factor=UNMEASURED,
     no_black_boxes=NoBlackBoxes("it has no privacy"),
 )
-ONE_PASS = AlgorithmInfo(
+ONE_PASS = AlgorithmSpec(
     name="one-pass-dp-sgd",
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
-    promises=Promises("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
+    guarantees=Guarantees("docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves, one_server=None),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=Planner("one-pass-dp-sgd", partial(_disjoint, one_pass_noise), _chosen_one_pass, check=_check),
@@ -650,18 +642,20 @@ ONE_PASS = AlgorithmInfo(
 )
 
 
-def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmInfo:
+def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmSpec:
     return replace(
         ONE_PASS,
         name=name,
         summary=summary,
         origin=origin,
-        promises=Promises(SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None),
+        guarantees=Guarantees(
+            SUBSAMPLING, pairs, count_room, with_count, moves, adjacency=tuple(schemes), one_server=None
+        ),
         options=DPSGDOptions,
         planner=Planner(name, partial(_several, schemes), partial(_chosen_several, schemes), check=_check),
         verifier=partial(_verify, schemes),
         factor=factor,
-        choosing=Choosing(many_passes=True, curve_step=curve_step),
+        policy=Policy(many_passes=True, curve_step=curve_step),
     )
 
 

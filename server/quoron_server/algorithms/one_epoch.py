@@ -41,11 +41,10 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, PrefixState, factorise, sqrt_coefficients
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import MOST_STATE, Vector
+from quoron_server.algorithm import MAX_STATE, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.descent import Descent, Estimate, State, clipped
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import require_clip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser, OptimiserOptions
 from quoron_server.algorithms.printed import choquette_choo
@@ -59,6 +58,7 @@ from quoron_server.algorithms.references import (
     theirs,
 )
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -526,7 +526,7 @@ class _Inputs(PlanInputs[OneEpochOptions]):
         if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
             return options.factorisation or "blt"
         kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
-        most = MOST_STATE - _BESIDE * self.problem.dimension  # beyond, no store would take the run
+        most = MAX_STATE - _BESIDE * self.problem.dimension  # beyond, no store would take the run
         return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 
@@ -535,7 +535,7 @@ def _missing(inputs: _Inputs) -> Infeasible:
     return Infeasible.too_few(inputs.name, f"n={inputs.problem.users:,} users cannot fill the cohorts", fewest)
 
 
-def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Calibrated:
     gradients, options, (rounds, beta, suffix, clip) = inputs.gradients, inputs.options, found.of
     cohort_size = inputs.cohort_size(rounds)
     sensitivity = mean_sensitivity(clip, cohort_size)
@@ -560,7 +560,7 @@ def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
         parameters = replace(parameters, epochs=options.epochs, optimiser=optimiser, suffix=suffix)
         if options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
-    return Chosen(parameters, risk)
+    return Calibrated(parameters, risk)
 
 
 def verify(plan: RunPlan) -> None:
@@ -720,11 +720,11 @@ def _check(inputs: _Inputs) -> None:
         raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")
 
 
-def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
+def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmSpec:
     inputs = partial(_Inputs, gradients=gradients, method=method)
-    return AlgorithmInfo(
+    return AlgorithmSpec(
         name=name,
-        promises=Promises(THEOREM, pairs, moves=moves, one_server=None),
+        guarantees=Guarantees(THEOREM, pairs, moves=moves, one_server=None),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
         planner=Planner(name, _candidates, _chosen, _missing, inputs=inputs, check=_check),

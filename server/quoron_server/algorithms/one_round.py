@@ -25,11 +25,11 @@ from quoron_privacy.means.free_counts import MomentMean, ShapedMomentSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, loss_scale
+from quoron_server.algorithms import search, spec
 from quoron_server.algorithms.references import WANG_2018, ours
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.parameters import Parameters
-from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
+from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 
@@ -39,10 +39,10 @@ LARGEST_DIMENSION = 300
 LEAST_RESOLUTION = 20.0  # ν = nμ / √d
 HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
 
-MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
+MAX_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
 ONE = "three rounds or fewer are allowed, and it needs one"
 
-MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
+MAX_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
@@ -119,7 +119,7 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
         diagnostics = {"answered": sums.answered}
-        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MOST_COLUMNS else {}
+        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MAX_COLUMNS else {}
         return Update(OneRoundState(1, model), (mechanism.entry(),), told, diagnostics)
 
     def model(self, state: OneRoundState) -> Vector:
@@ -215,7 +215,7 @@ class OneRoundOptions:
     rounds: int | None = None  # 1, or left out
 
 
-def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Calibrated:
     """Return the one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
@@ -243,20 +243,20 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
         ridge=problem.ridge / curvature,
         mu=mu,
     )
-    risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem)
-    return Chosen(numbers, risk, adjacency=adjacency)
+    risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * spec.loss_scale(problem)
+    return Calibrated(numbers, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
     """Everybody once with divisor n, and docs/privacy/free-presence.md#p2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
-    promise = plan.guarantee
+    guarantee = plan.guarantee
     search.require(
         NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
-        ("the guaranteed adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("the guaranteed adjacency", p.adjacency == guarantee.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
 
@@ -288,18 +288,18 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
 
 
-def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:
+def _rule(_plan: RunPlan, allowed: PolicyInputs) -> Decision:
     if allowed.budget.max_rounds is not None:
-        return Verdict(True, "no more of the rounds that are allowed would leave less, and it needs one")
-    taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
-    return Verdict(taken, ONE if taken else "")
+        return Decision(True, "no more of the rounds that are allowed would leave less, and it needs one")
+    taken = (allowed.budget.rounds or math.inf) <= MAX_ROUNDS
+    return Decision(taken, ONE if taken else "")
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     origin=ours(WANG_2018, note="AdaSSP for users, with one release and a ridge by public numbers"),
-    promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=OneRoundOptions,
     parameters=OneRoundParameters,
     planner=plan,
@@ -310,5 +310,5 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
+    policy=Policy(rule=_rule, fewer_rounds=(1,)),
 )

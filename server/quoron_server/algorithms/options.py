@@ -9,24 +9,24 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.search import check_options
+from quoron_server.algorithms.spec import AlgorithmSpec
 from quoron_server.plan import Constants
 
 
 def options_of(
-    info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options", constants: Constants = "calibrated"
+    spec: AlgorithmSpec, given: Mapping[str, Any], *, called: str = "options", constants: Constants = "calibrated"
 ) -> Any:
     """Return an algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
-    kind = info.options_for(constants)
+    kind = spec.options_for(constants)
     if not given:
         return kind()
-    known = [each.name for each in fields(kind)]
+    known = [item.name for item in fields(kind)]
     for key in given:
         if key not in known:
             close = get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"; did you mean {called}.{close[0]}?" if close else "."
-            among = f"of {info.name}{'' if constants == 'calibrated' else ' as printed'} among {', '.join(known)}"
+            among = f"of {spec.name}{'' if constants == 'calibrated' else ' as printed'} among {', '.join(known)}"
             raise ConfigError(f"Expected {called} {among}, got {called}.{key}{hint}")
     try:
         read: Any = _reader(kind).validate_python(dict(given))
@@ -40,7 +40,7 @@ def options_of(
 
 def summed(options: Any) -> Any:
     """The same, of which every question is for one release where that is a choice: all that is read is then sums."""
-    return replace(options, parts=True) if "parts" in {each.name for each in fields(options)} else options
+    return replace(options, parts=True) if "parts" in {item.name for item in fields(options)} else options
 
 
 @cache

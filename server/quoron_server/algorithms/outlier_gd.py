@@ -46,18 +46,18 @@ from quoron_server.algorithms.accelerated_erm import (
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
+from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
-    Promises,
+    Policy,
     known_worth,
     statistical_floor,
 )
-from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -219,7 +219,7 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
     problem, options, (radius, share, smoothing, phase) = inputs.problem, inputs.options, found.of
     cohort = min(problem.users, LARGEST_COHORT)
@@ -238,10 +238,10 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
         noise_scale=scale,
         smoothing=smoothing,
     )
-    return Chosen(p, risk)
+    return Calibrated(p, risk)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
     origin=repaired(
@@ -250,7 +250,7 @@ INFO = AlgorithmInfo(
         note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
         "with another ramp of weights and one draw of the test's noise",
     ),
-    promises=Promises(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
+    guarantees=Guarantees(THEOREM, one_server="its test and its filter look at single answers: take tracking-srgd"),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
     planner=Planner(NAME, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),
@@ -260,5 +260,5 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it has no clip; it leaves out answers that are far from the others", even_curated=False
     ),
-    choosing=Choosing(many_passes=True, curve_step=4, removes_outliers=True),
+    policy=Policy(many_passes=True, curve_step=4, removes_outliers=True),
 )

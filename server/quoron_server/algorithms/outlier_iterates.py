@@ -45,10 +45,10 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, trivial_risk
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees, Policy, trivial_risk
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -285,7 +285,7 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         return robust_mean.smallest(lambda chains: noise(chains, 1)) or _BEYOND
 
 
-def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Calibrated:
     problem, release_of = inputs.problem, inputs.asked(partial(robust_mean.release, name=NAME))
     chains, drafts = found.of.chains, found.of.stages
     releases = {users: release_of(chains, float(users)) for users in dict.fromkeys(stage.users for stage in drafts)}
@@ -307,7 +307,9 @@ def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
     )
     parameters = OutlierIterateParameters(chains, phases)
     single = all(phase.users == 1 for phase in phases)
-    return Chosen(parameters, float(forecast.risk), trust_model="central-broadcast" if single else "central-release")
+    return Calibrated(
+        parameters, float(forecast.risk), trust_model="central-broadcast" if single else "central-release"
+    )
 
 
 def verify(plan: RunPlan) -> None:
@@ -484,11 +486,11 @@ def forgiven(chains: int, lost: float) -> int:
     return -(-(chains**2 - score) // chains)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
     origin=repaired(LOWY_2024.at("Algorithm 1"), note="another ramp of weights; a phase that halts keeps its start"),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         trust_models=("central-release", "central-broadcast"),
         one_server="its test and its filter look at single answers: take tracking-srgd",
@@ -503,5 +505,5 @@ INFO = AlgorithmInfo(
     printed=lowy_iterates.PRINTED,
     factor=Factor(known=1.5, unknown=1.5),
     no_black_boxes=ITERATES,
-    choosing=Choosing(removes_outliers=True),
+    policy=Policy(removes_outliers=True),
 )

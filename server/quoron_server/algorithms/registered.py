@@ -1,8 +1,8 @@
 """What is done with every algorithm alike: plans with a minimum cohort, checks of the guarantee, its worth in μ.
 
-    info = ALGORITHMS["tracking-srgd"]
-    plan = info.plan(problem, Privacy(2.0, 1e-6))
-    algorithm = info.make(plan)          # verifies the plan first
+    spec = ALGORITHMS["tracking-srgd"]
+    plan = spec.plan(problem, Privacy(2.0, 1e-6))
+    algorithm = spec.make(plan)          # verifies the plan first
 
 No algorithm knows of this module, nor of the minimum cohort, the data quality check and the private bounds that it puts
 around one.
@@ -24,7 +24,6 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.min_cohort import (
     WithMinCohort,
     left_by_min_cohort,
@@ -34,6 +33,7 @@ from quoron_server.algorithms.min_cohort import (
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated
 from quoron_server.parameters import Assumption, Kind, PrintedParameters, together
 from quoron_server.plan import Constants, Cost, Guarantee, Part, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -50,7 +50,7 @@ _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases h
 
 
 def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None:
-    """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole promise together.
+    """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole guarantee together.
 
     A guarantee may pay for bounds that are not declared and for a data quality check before the first round, and for
     figures of users who are in nothing else. What is estimated, with which noise, and the part of μ that is left are
@@ -58,18 +58,18 @@ def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None
     second account: nothing that calibrated is asked. Statements and proofs: docs/privacy/private-bounds.md#b1,
     docs/privacy/data-quality.md, docs/privacy/evaluation.md.
     """
-    promise, stage = plan.guarantee, getattr(plan.guarantee, name)
+    guarantee, stage = plan.guarantee, getattr(plan.guarantee, name)
     if name == "held_out":
         if (why := told_too_much(plan)) is not None:
             raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
-        stage.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
+        stage.verify(guarantee.epsilon, guarantee.delta, adjacency=guarantee.adjacency)
         return
-    if promise.min_cohort is not None:
+    if guarantee.min_cohort is not None:
         raise VerificationError(f"Expected no minimum cohort beside {name} in a plan of {plan.algorithm}, got one.")
     if rest is None:
         raise VerificationError(f"Expected a guarantee in μ beside {name}, got {plan.algorithm} without one.")
     users = plan.problem.users
-    stage.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=rest)
+    stage.verify(guarantee.epsilon, guarantee.delta, users=users, adjacency=guarantee.adjacency, own=rest)
     if name == "estimates":
         both, charged = stage.pair.and_(rest), DominatingPair.gaussian(*stage.charged)
         within = both.mu <= charged.mu and both.variation <= charged.variation
@@ -77,15 +77,15 @@ def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None
             "private bounds",
             ("no more than is charged", within, (both.mu, both.variation)),
             (
-                f"delta <= {promise.delta} for what is charged",
-                charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
+                f"delta <= {guarantee.delta} for what is charged",
+                charged.delta(guarantee.epsilon * (1 + 1e-12), guarantee.delta) <= guarantee.delta,
                 stage.charged,
             ),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Registered(AlgorithmInfo):
+class RegisteredAlgorithm(AlgorithmSpec):
     """An algorithm as the rest of the system uses it."""
 
     def plan(
@@ -146,7 +146,7 @@ class Registered(AlgorithmInfo):
             own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
             if free and not own.count_leakage():
                 raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
-            return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.count_room, free=free))
+            return resting(with_min_cohort(own, left, self._gaussian(own), self.guarantees.count_room, free=free))
 
         def planned(asked: Any) -> RunPlan:
             if privacy.participation == "public":
@@ -172,7 +172,7 @@ class Registered(AlgorithmInfo):
             raise
 
     def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> RunPlan:
-        """Return the plan of the paper's own numbers, which promises what our accountant finds for them.
+        """Return the plan of the paper's own numbers, which guarantees what our accountant finds for them.
 
         Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
         servers.
@@ -192,11 +192,11 @@ class Registered(AlgorithmInfo):
         guarantee = replace(plan.guarantee, epsilon=found, proved=False)
         return replace(plan, guarantee=guarantee, predicted_excess_risk=None)
 
-    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
+    def _promised(self, chosen: Calibrated, problem: Problem, privacy: Privacy, seed: int) -> RunPlan:
         """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
-        trust_model, theorem = chosen.trust_model or self.trust_model, chosen.theorem or self.promises.theorem
+        trust_model, theorem = chosen.trust_model or self.trust_model, chosen.theorem or self.guarantees.theorem
         epsilon, delta = (privacy.epsilon, privacy.delta) if trust_model != "none" else (math.inf, 1.0)
-        adjacency = chosen.adjacency or self.promises.adjacency[0]
+        adjacency = chosen.adjacency or self.guarantees.adjacency[0]
         return RunPlan(
             algorithm=self.name,
             problem=problem,
@@ -209,7 +209,7 @@ class Registered(AlgorithmInfo):
         )
 
     def verify(self, plan: RunPlan) -> None:
-        """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
+        """The guarantee is what this algorithm's theorem is about, and the numbers keep it: VerificationError if not.
 
         Everything is checked again, independently of how it was found.
         """
@@ -218,10 +218,10 @@ class Registered(AlgorithmInfo):
             return
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
-        promise, own = plan.guarantee, plan.without("min_cohort")
-        stage = next((each for each in AROUND if getattr(promise, each) is not None), None)
+        guarantee, own = plan.guarantee, plan.without("min_cohort")
+        stage = next((name for name in AROUND if getattr(guarantee, name) is not None), None)
         if stage is not None:
-            check_numbers(getattr(promise, stage), stage)
+            check_numbers(getattr(guarantee, stage), stage)
             rest = plan.without(stage)
             self.verify(rest)
             verify_stage(stage, plan, None if stage == "held_out" else self._gaussian(rest))
@@ -235,26 +235,27 @@ class Registered(AlgorithmInfo):
                 pairs = self._pairs(alone)
                 search.require_least(self.name, "mu", claimed, max(pair.mu for pair in pairs))
                 search.require_spent(alone, [replace(pair, mu=claimed) for pair in pairs])
-            if promise.servers is not None:
+            if guarantee.servers is not None:
                 two_servers.verify(plan)
-            verify_min_cohort(plan, self.promises.moves)
-        if promise.trust_model != "none":
+            verify_min_cohort(plan, self.guarantees.moves)
+        if guarantee.trust_model != "none":
             search.require_spent(own, self._pairs(own))
             search.require_spent(plan, self._pairs(plan))
 
     def _verify_printed(self, plan: RunPlan) -> None:
-        """A plan as printed promises no less than what our accountant finds for its numbers, and nothing beside."""
-        promise, parameters = plan.guarantee, plan.parameters
+        """A plan as printed guarantees no less than what our accountant finds for its numbers, and nothing beside."""
+        guarantee, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
             raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
-        if promise.proved or any(getattr(promise, name) is not None for name in (*AROUND, "servers", "min_cohort")):
+        if guarantee.proved or any(getattr(guarantee, name) is not None for name in (*AROUND, "servers", "min_cohort")):
             raise VerificationError(
-                f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
+                f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got "
+                f"{guarantee}."
             )
         self._check_promise(plan)
-        found = self.printed.epsilon(parameters, plan.problem, promise.delta)
-        if not found <= promise.epsilon:
-            raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
+        found = self.printed.epsilon(parameters, plan.problem, guarantee.delta)
+        if not found <= guarantee.epsilon:
+            raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {guarantee.epsilon:.4g}.")
         search.require_cost(plan)  # of mechanisms that can be made
 
     def pairs(self, plan: RunPlan) -> tuple[DominatingPair, ...]:
@@ -265,53 +266,53 @@ class Registered(AlgorithmInfo):
         worst pair that is (ε, δ)-DP.
         """
         self.verify(plan)
-        promise = plan.guarantee
-        return self._pairs(plan) if promise.proved and promise.trust_model != "none" else ()
+        guarantee = plan.guarantee
+        return self._pairs(plan) if guarantee.proved and guarantee.trust_model != "none" else ()
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[DominatingPair, ...]:
         """Return the same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without(*AROUND, "min_cohort")
-        if promise.servers is not None:  # an observer of the releases alone learns less
+        guarantee, own = plan.guarantee, plan.without(*AROUND, "min_cohort")
+        if guarantee.servers is not None:  # an observer of the releases alone learns less
             against: tuple[DominatingPair, ...] = two_servers.pairs(own)
             return against
-        min_cohort, parameters = promise.min_cohort, own.parameters
+        min_cohort, parameters = guarantee.min_cohort, own.parameters
         told = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
-        counted = self.promises.with_count(parameters, told) if told and self._gaussian(own) is None else None
-        pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
+        counted = self.guarantees.with_count(parameters, told) if told and self._gaussian(own) is None else None
+        pairs = self.guarantees.pairs(counted or parameters, own.problem, adjacency or guarantee.adjacency)
         pairs = pairs or (DominatingPair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
-        if promise.data_quality is not None:
-            pairs = tuple(pair.and_(promise.data_quality.pair) for pair in pairs)
-        if promise.estimates is not None:
-            pairs = tuple(pair.and_(promise.estimates.pair) for pair in pairs)
-        if min_cohort is not None and promise.trust_model != "local":
+        if guarantee.data_quality is not None:
+            pairs = tuple(pair.and_(guarantee.data_quality.pair) for pair in pairs)
+        if guarantee.estimates is not None:
+            pairs = tuple(pair.and_(guarantee.estimates.pair) for pair in pairs)
+        if min_cohort is not None and guarantee.trust_model != "local":
             decisions = min_cohort.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
-        return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
+        return pairs if guarantee.held_out is None else (*pairs, guarantee.held_out.pair)  # a user is in one part only
 
     def _check_promise(self, plan: RunPlan) -> None:
-        """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
-        promise = plan.guarantee
-        offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
+        """The guarantee is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
+        guarantee = plan.guarantee
+        offered = self.guarantees.adjacency if guarantee.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("trust_model", self.trust_models, promise.trust_model),
-            ("adjacency", offered, promise.adjacency),
+            ("trust_model", self.trust_models, guarantee.trust_model),
+            ("adjacency", offered, guarantee.adjacency),
         ):
             if got not in expected:
                 said = " or ".join(expected)
                 raise VerificationError(f"Expected {name} {said} in a plan of {self.name}, got {got!r}.")
-        if promise.proved:  # numbers as printed have a type of their own
+        if guarantee.proved:  # numbers as printed have a type of their own
             plan.parameters_of(self.parameters)
         check_numbers(plan.cost, "cost")
         if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
             raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
-        if promise.trust_model == "none":
+        if guarantee.trust_model == "none":
             return  # without privacy an infinite clip is meant
         check_numbers(plan.parameters, "parameters")
-        if promise.min_cohort is not None:
-            check_numbers(promise.min_cohort, "min_cohort")
-        if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
+        if guarantee.min_cohort is not None:
+            check_numbers(guarantee.min_cohort, "min_cohort")
+        if missing := [assumption_text(fact) for fact in derived(plan) if fact not in guarantee.assumptions]:
             raise VerificationError(
                 f"Expected a guarantee of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."
@@ -330,7 +331,7 @@ class Registered(AlgorithmInfo):
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
     def gaussian(self, plan: RunPlan) -> DominatingPair | None:
-        """Return what a verified plan promises in terms of μ, with no stage beside; None where no such thing is proved.
+        """Return what a verified plan guarantees in μ, with no stage beside; None where no such thing is proved.
 
         Under the plan's adjacency and assumptions everything that a run releases is `mu`-GDP with exact noise, and as
         drawn within a total `variation` of that (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
@@ -342,19 +343,19 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: RunPlan) -> DominatingPair | None:
         """Return the same of parts that are verified."""
-        promise, own = plan.guarantee, plan.without("min_cohort")
-        if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
+        guarantee, own = plan.guarantee, plan.without("min_cohort")
+        if not guarantee.proved or guarantee.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
-        if promise.estimates is not None:
-            whole = DominatingPair.gaussian(*promise.estimates.charged)
-            return whole if promise.held_out is None else _worse(whole, promise)
+        if guarantee.estimates is not None:
+            whole = DominatingPair.gaussian(*guarantee.estimates.charged)
+            return whole if guarantee.held_out is None else _worse(whole, guarantee)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
         mu, lacks = max(pair.mu for pair in pairs), max(pair.variation for pair in pairs)
-        if promise.min_cohort is not None:
-            slack = total_variation(gaussians=promise.min_cohort.draws(plan.cost.rounds))
-            mu, lacks = gdp.compose(mu, promise.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
+        if guarantee.min_cohort is not None:
+            slack = total_variation(gaussians=guarantee.min_cohort.draws(plan.cost.rounds))
+            mu, lacks = gdp.compose(mu, guarantee.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
         return DominatingPair(mu, variation=lacks)
 
     def near_gaussian(self, plan: RunPlan) -> tuple[tuple[tuple[float, float], ...], float]:
@@ -363,17 +364,18 @@ class Registered(AlgorithmInfo):
         For *replacing* one user, whatever the plan's adjacency (lifetime#lt6). None, and 0, where nothing of the kind
         is proved.
         """
-        promise, replaced = plan.guarantee, REPLACED
-        if not (self.may_be_gaussian and promise.proved and promise.trust_model != "none"):
+        guarantee, replaced = plan.guarantee, REPLACED
+        if not (self.may_be_gaussian and guarantee.proved and guarantee.trust_model != "none"):
             return (), 0.0
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
         sampled = [pair.adjacency == replaced for pair in pairs]
-        if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.data_quality is None)):
+        alone = all(sampled) and guarantee.data_quality is None
+        if not any(sampled) or not (guarantee.adjacency == replaced or alone):
             return (), 0.0  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
-        # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
-        near = near_points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
+        # A replacement costs at most twice the ε of a zero-out guarantee: about there the lattice has to be fine.
+        near = near_points(pairs, guarantee.epsilon * (1 if guarantee.adjacency == replaced else 2), guarantee.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
-        lack = max(pair.variation for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
+        lack = max(pair.variation for pair in pairs) * (1 + guarantee.delta) * (1 + 2.0**-50)
         return (near, lack) if near else ((), 0.0)
 
     def dp_event(self, plan: RunPlan) -> "DpEvent":
@@ -388,18 +390,18 @@ class Registered(AlgorithmInfo):
         from dp_accounting import dp_event  # heavy
 
         self.verify(plan)
-        promise = plan.guarantee
-        if promise.trust_model == "none":
+        guarantee = plan.guarantee
+        if guarantee.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
-        laplace = promise.min_cohort is not None and promise.min_cohort.count_scale > 0
-        pairs = self._pairs(plan) if promise.proved and not laplace else ()
-        if promise.held_out is not None and pairs and all(pair.is_gaussian for pair in pairs):
+        laplace = guarantee.min_cohort is not None and guarantee.min_cohort.count_scale > 0
+        pairs = self._pairs(plan) if guarantee.proved and not laplace else ()
+        if guarantee.held_out is not None and pairs and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its "
-                f"guarantee rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
+                f"guarantee rests on {guarantee.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
         return event
 
@@ -417,39 +419,39 @@ def near_points(pairs: tuple[DominatingPair, ...], epsilon: float, delta: float)
     return found
 
 
-def _worse(estimates: DominatingPair, promise: Guarantee) -> DominatingPair:
+def _worse(estimates: DominatingPair, guarantee: Guarantee) -> DominatingPair:
     """Return what keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
     and items were estimated, and the store would tell of these (private-bounds#b1).
     """
-    assert promise.held_out is not None
-    lack = promise.held_out.pair.variation
-    most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
+    assert guarantee.held_out is not None
+    lack, epsilon = guarantee.held_out.pair.variation, guarantee.epsilon
+    most = gdp.mu_for(epsilon, guarantee.delta - (1 + math.exp(min(epsilon, 700.0))) * lack) * (1 + 1e-9)
     return DominatingPair(max(estimates.mu, most), variation=max(estimates.variation, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:
-    """Return what a promise rests on by its numbers; on a data holder's own machine on nothing.
+    """Return what a guarantee rests on by its numbers; on a data holder's own machine on nothing.
 
     A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
     them.
     """
-    promise = plan.guarantee
-    if promise.trust_model == "none" or promise.curated:
+    guarantee = plan.guarantee
+    if guarantee.trust_model == "none" or guarantee.curated:
         return ()
-    moved = promise.min_cohort is not None and promise.trust_model == "central-release"
+    moved = guarantee.min_cohort is not None and guarantee.trust_model == "central-release"
     unmoved = (Assumption(Kind.UNMOVED_PARTICIPATION),) if moved else ()
     known = (
-        promise.min_cohort is not None and promise.min_cohort.public and promise.servers is None
+        guarantee.min_cohort is not None and guarantee.min_cohort.public and guarantee.servers is None
     )  # to both servers alone
     told = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
-    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
+    seen = () if guarantee.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
     return together(plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
 def resting(plan: RunPlan) -> RunPlan:
-    """Return the plan with all that its promise rests on."""
+    """Return the plan with all that its guarantee rests on."""
     return plan.assuming(derived(plan))
 
 

@@ -20,8 +20,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.errors import require as require_all
 from quoron_server.algorithms.averaged_sgd import default_clip
-from quoron_server.algorithms.info import Chosen, no_better
-from quoron_server.plan import MOST_EPSILON, MOST_ROUNDS, Cost, Privacy, RunPlan
+from quoron_server.algorithms.spec import Calibrated, no_better
+from quoron_server.plan import MAX_EPSILON, MAX_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Again = Callable[[int, float, int | None], object]
 C = TypeVar("C")
 A = TypeVar("A")  # options
 
-POSITIVE, COUNTS = (1e-12, 1e9), (1, MOST_ROUNDS)  # ranges of options, unless their field has its own
+POSITIVE, COUNTS = (1e-12, 1e9), (1, MAX_ROUNDS)  # ranges of options, unless their field has its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 SINGLY = 16  # rounds up to which a limit on them tries every number
 
@@ -49,7 +49,7 @@ def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
 
 
 def left(plan: RunPlan, *, gaussians: int, laplaces: int = 0) -> float:
-    """Return δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
+    """Return δ of a plan's guarantee less what so many samples lack, for those who verify: one number below it."""
     taken = lacks(gaussians=gaussians, laplaces=laplaces) * (1 + math.exp(plan.guarantee.epsilon))
     return math.nextafter(plan.guarantee.delta - taken, -1.0)
 
@@ -127,7 +127,7 @@ def require_cost(plan: RunPlan) -> None:
 
 
 def require_spent(plan: RunPlan, pairs: "Sequence[DominatingPair]") -> None:
-    """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
+    """VerificationError unless each of these pairs, samplers included, keeps the guarantee by the second account.
 
     δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.
     """
@@ -199,22 +199,22 @@ class PlanInputs(Generic[A]):
 class Planner(Generic[A, C]):
     """How an algorithm's numbers are chosen: candidates by predicted risk, then exact noise for the first that works.
 
-    Called with a problem, a promise and options it returns what it chose, and raises ConfigError for options that
+    Called with a problem, a guarantee and options it returns what it chose, and raises ConfigError for options that
     cannot be, Infeasible where no candidate is feasible, or none is predicted to be better than not training.
     """
 
     name: str
     candidates: Callable[[Any], Iterable[Candidate[C]]]  # their risks may rest on estimated noise
-    calibrate: Callable[[Any, Candidate[C]], Chosen]  # raises Infeasible
+    calibrate: Callable[[Any, Candidate[C]], Calibrated]  # raises Infeasible
     missing: Callable[[Any], Infeasible] | str = "for any rounds"  # why none is feasible, or too few users for what
     worth: Callable[[Problem], float] | None = None  # risk of not training; None: the forecast says too little of it
     also: str = ""  # what helps beside more users against a risk that is no better
     near: float = NEAR
-    max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones promise less
+    max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones guarantee less
     inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what these functions are called with
     check: Callable[[Any], None] = lambda _: None  # raises ConfigError and Infeasible for what no candidate can mend
 
-    def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Chosen:
+    def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Calibrated:
         """Return the numbers of the first candidate that can be calibrated and is worth running."""
         inputs = self.inputs(self.name, problem, privacy, options)
         smoothing = getattr(options, "smoothing", None)
@@ -307,8 +307,8 @@ def settled(again: Again, users: int, epsilon: float, needs: Needs) -> Needs:
         def rounded(number: float) -> float:
             return unit * two_digits(number / unit)
 
-        found = _feasible(lambda e: again(users, e, rounds), needs.epsilon, epsilon, MOST_EPSILON, rounded, "epsilon")
-    return needs.naming(enough, found, most=(MOST, MOST_EPSILON))
+        found = _feasible(lambda e: again(users, e, rounds), needs.epsilon, epsilon, MAX_EPSILON, rounded, "epsilon")
+    return needs.naming(enough, found, most=(MOST, MAX_EPSILON))
 
 
 def _feasible(
@@ -365,7 +365,7 @@ def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
     return sorted({round(smallest * 2 ** (k / 2)) for k in range(count + 1)} | {largest})
 
 
-def halves(users: int, phases: int) -> list[int]:
-    """Return users of each phase: halves of what is left; the last phase has as many as the one before."""
+def geometric_phases(users: int, phases: int) -> list[int]:
+    """Return the users of geometric phases: half of what is left in each; the last has as many as the one before."""
     sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
     return [*sizes, users - sum(sizes)]

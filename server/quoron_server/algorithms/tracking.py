@@ -9,8 +9,8 @@
     shares    every mean comes with how far users were from c_t, and how many answered: that sets the next radius
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
-Centres and radii (`aim`) are functions of released values, each user has one round, and so the whole transcript is
-μ-GDP.
+Centres and radii (`StepTarget`) are functions of released values, each user has one round, and so the whole transcript
+is μ-GDP.
 
 Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients. Statement
 and proof: docs/privacy/tracking-srgd.md.
@@ -62,10 +62,10 @@ from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import margin
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, trivial_risk
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
@@ -190,7 +190,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aim:
+class StepTarget:
     """One round's centre and radii, all public.
 
         warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
@@ -208,7 +208,7 @@ class Aim:
     known: float  # mean square distance of users that is not their spread: the centre's error, and what a step changes
 
 
-def learnt(
+def next_spread(
     spread: float,
     margin: float,
     released: MeanAndCounts,
@@ -319,7 +319,7 @@ class TrackingParameters(Parameters):
         warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
         return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
 
-    def outgrown(self, last: Mapping[str, Any]) -> bool:
+    def forecast_broken(self, last: Mapping[str, Any]) -> bool:
         """Return where the radius was held at its cap to the end: it never came down to the users."""
         return bool(last.get("phase") == "main" and last["radius"] >= self.first_radius * MAIN_FACTOR)
 
@@ -423,10 +423,10 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         if weight > 1:
             points, weights = np.stack([state.x, state.previous]), np.array([weight, 1.0 - weight])
         # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
-        aim = self._aim(state)
-        centre = aim.centre + p.ridge * (weights @ points)
+        target = self._target(state)
+        centre = target.centre + p.ridge * (weights @ points)
         gradients = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
-        return Question(state.round, cohort, gradients, reduction=self._reduction(state, aim.radius))
+        return Question(state.round, cohort, gradients, reduction=self._reduction(state, target.radius))
 
     def update(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         """Release a length, a moment or a gradient; then step."""
@@ -462,31 +462,33 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
 
     def _step(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, problem, t = self.parameters, self.plan.problem, state.round
-        aim, whole, metric = self._aim(state), self._whole(state), self._metric(state)
+        target, whole, metric = self._target(state), self._whole(state), self._metric(state)
         main, weight, d = t >= PILOT + p.warmup_rounds, self._weight(state), problem.dimension
         mechanism = self._mechanism(state)
-        of_all, sampling = summed(answers, self._reduction(state, aim.radius)), state.spread**2 / mechanism.users
+        of_all = summed(answers, self._reduction(state, target.radius))
+        sampling = state.spread**2 / mechanism.users
         if isinstance(mechanism, PrefixNormCounts):
             released, sums = mechanism.release(state.prefix, of_all, noise)
-            total, radii = state.sum + aim.centre + whole.colour(aim.radius * released.mean), state.radii.copy()
-            radii[weight - 1] = aim.radius
+            total = state.sum + target.centre + whole.colour(target.radius * released.mean)
+            radii = state.radii.copy()
+            radii[weight - 1] = target.radius
             sampling += state.sampling
             error = prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
             after = replace(state, sum=total, radii=radii, sampling=sampling, prefix=sums)
             after = replace(after, gradient=total / weight, error=error / weight**2)
         else:
             released = mechanism.release(of_all, noise.stream("release", t))
-            error = d * (aim.radius * mechanism.scale) ** 2 + sampling
-            gradient = aim.centre + whole.colour(aim.radius * released.mean)
+            error = d * (target.radius * mechanism.scale) ** 2 + sampling
+            gradient = target.centre + whole.colour(target.radius * released.mean)
             after = replace(state, gradient=gradient, error=error)
         presence = state.presence.seen(released.presence, mechanism.presence_deviation)
         far = float(np.sum(whole.whiten(after.gradient) ** 2))  # a centre of zero is as far from the users' mean
-        spread, margin = learnt(
+        spread, margin = next_spread(
             state.spread,
             state.margin,
             released,
-            radius=aim.radius,
-            known=max(far - error, 0.0) if t == PILOT else aim.known,
+            radius=target.radius,
+            known=max(far - error, 0.0) if t == PILOT else target.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
             target=self._beyond(state),
@@ -496,10 +498,10 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         x = metric.project(problem.domain, wanted)
         after = replace(after, round=t + 1, x=x, previous=state.x)
         after = replace(after, spread=spread, margin=margin, presence=presence)
-        public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
+        public = {"phase": "main" if main else "warm-up", "radius": target.radius, "spread": state.spread}
         diagnostics = {"answered": of_all.answered, "clipped_fraction": released.clipped / max(1, of_all.answered)}
         present = released.presence * mechanism.users
-        return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics, present)
+        return Update(after, (mechanism.entry().scaled(target.radius),), public, diagnostics, present)
 
     def model(self, state: TrackingState) -> Vector:
         """Return the last iterate."""
@@ -545,11 +547,11 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
             level = float(ahead @ x) / math.sqrt(p.link_curvature * float(ahead[-1]))
         return level, max(square - level**2, 0.0)
 
-    def _aim(self, state: TrackingState) -> Aim:
+    def _target(self, state: TrackingState) -> StepTarget:
         """Of a round whose rows are gradients, or differences weighted by j."""
         p, problem, j = self.parameters, self.plan.problem, self._weight(state)
         if state.round == PILOT:  # before anything is known: around zero, as far as public constants allow
-            return Aim(np.zeros(problem.dimension), p.first_radius, 0.0)
+            return StepTarget(np.zeros(problem.dimension), p.first_radius, 0.0)
         metric, moved, divisor = self._metric(state), state.x - state.previous, self._mechanism(state).users
         far = metric.length(moved)
         change = 0.25 * j**2 * problem.features * far**2 / problem.items_per_user if j > 1 else 0.0
@@ -559,7 +561,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
             p.first_radius * (MAIN_FACTOR if self._in_main(state) else 1.0),
         )
         radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * p.first_radius))
-        return Aim(state.gradient + j * CENTRE_SHARE * metric.apply(moved), radius, change + state.error)
+        return StepTarget(state.gradient + j * CENTRE_SHARE * metric.apply(moved), radius, change + state.error)
 
 
 Number = float | Vector  # one, or one for each of C candidates
@@ -735,11 +737,11 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
 
 def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
-    least, least_main = (resolution * root for resolution in RESOLVED)
+    least, min_main = (resolution * root for resolution in RESOLVED)
     enough = PASSES * _edge(problem, mu * options.participation) / EDGE / n  # brings a second moment's noise to EDGE
     pilot = round((options.pilot_share or min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])) * n)
-    least_length, most_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
-    length = min(max(least_length, pilot // 20), most_length, max(2, pilot // (3 * PASSES)))
+    min_length, max_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
+    length = min(max(min_length, pilot // 20), max_length, max(2, pilot // (3 * PASSES)))
     moment = pilot // PASSES - length
     if moment < 2:
         return
@@ -750,7 +752,7 @@ def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_S
             continue
         for rounds in _main_rounds(options.rounds, warmups):
             main = left // rounds
-            if main * options.participation * mu > least_main:
+            if main * options.participation * mu > min_main:
                 yield _Sizes(length, moment, warmups, warmup, rounds, main)
 
 
@@ -854,7 +856,7 @@ def _beyond(problem: Problem, mu: float, sizes: _Sizes, options: TrackingOptions
     return min(0.5, max(min(max(wanted, BEYOND_RANGE[0]), BEYOND_RANGE[1]), 2 * problem.beliefs.hostile_share))
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Calibrated:
     problem, privacy, options, sizes = inputs.problem, inputs.privacy, inputs.options, found.of
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
@@ -904,14 +906,14 @@ def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
     )
     declared = Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))
     counted = Assumption(Kind.ABSENT_IS_ZERO_ROW) if options.participation == 1 else declared
-    return Chosen(p, found.risk, adjacency=adjacency, assumptions=(counted,))
+    return Calibrated(p, found.risk, adjacency=adjacency, assumptions=(counted,))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),
-    promises=Promises(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, adjacency=("replace-one", "zero-out"), one_server=None),
     options=TrackingOptions,
     parameters=TrackingParameters,
     planner=Planner(

@@ -40,13 +40,13 @@ from quoron_server.algorithms import options as own_options
 from quoron_server.algorithms import search
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
-from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
+from quoron_server.plan import MIN_EPSILON, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.algorithms.registered import Registered
+    from quoron_server.algorithms.registered import RegisteredAlgorithm
 
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -89,7 +89,7 @@ class WithServers:
     def init(self) -> ServersState:
         """Before the first round."""
         groups, first = self._sheet.groups, self._sheet.correlated[:1]
-        series = sum(each.length for t in first for each in self._sheet.rounds[t].blocks if each.name == SUMS)
+        series = sum(block.length for t in first for block in self._sheet.rounds[t].blocks if block.name == SUMS)
         running = np.zeros((groups + 1 if groups > 1 else 0, series))
         return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), running, self.inner.init())
 
@@ -202,7 +202,7 @@ def noise_of(key: bytes, whose: bytes, plan: RunPlan) -> ServerNoise:
 
 
 def _chains(state: ServersState) -> tuple[bytes, ...]:
-    return tuple(each.tobytes() for each in state.chains[: state.round])
+    return tuple(chain.tobytes() for chain in state.chains[: state.round])
 
 
 def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
@@ -210,7 +210,7 @@ def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
     answered = answers.answered
     group = np.arange(len(answered)) % groups
     sums = [rows.of(answers.values, answered & (group == g)) for g in range(groups)]
-    total = np.concatenate([each.total for each in sums])
+    total = np.concatenate([group_sums.total for group_sums in sums])
     return RingSums(total, None, int(np.count_nonzero(answered)), len(answered))
 
 
@@ -220,13 +220,15 @@ def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
     return np.concatenate([noise.of(now, history, g) for g in range(groups)])
 
 
-def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
+def planned(
+    spec: "RegisteredAlgorithm", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int
+) -> RunPlan:
     """Return the plan with the least predicted risk under trust model two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
-    if (why := info.promises.one_server) is not None:
-        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={info.name!r}: {why}.")
+    if (why := spec.guarantees.one_server) is not None:
+        raise ConfigError(f"Expected an algorithm of trust model two-servers, got algorithm.name={spec.name!r}: {why}.")
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with trust model two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
@@ -237,17 +239,17 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         options = replace(options, rate=1.0)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
-        if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
-            enough = two_digits(2 * LEAST_EPSILON * louder(privacy.groups))
+        if (least := gdp.epsilon_for(quieter, left)) < MIN_EPSILON:
+            enough = two_digits(2 * MIN_EPSILON * louder(privacy.groups))
             few = f"two noises leave epsilon={least:.2g}"
-            raise Infeasible(info.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
-        own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
+            raise Infeasible(spec.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
+        own = spec.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_masked(own)
         if (fewest := min(own.schedule.cohorts)) < privacy.groups:
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
-            raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
-        spec = own.schedule.spec(privacy.groups)
-        spent, outside = spent_by(spec)
+            raise Infeasible(spec.name, few, "fewer groups, or larger cohorts")
+        sums = own.schedule.spec(privacy.groups)
+        spent, outside = spent_by(sums)
         if spent <= server and outside <= whole:
             break
         quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
@@ -262,14 +264,14 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
     if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
         rest, often = (limit, own.guarantee.delta), schedule.participations
         min_cohort = min_cohorts.exact(privacy.min_cohort, schedule.cohorts, participations=often, rest=rest)
-    promise = replace(
+    guarantee = replace(
         own.guarantee,
         epsilon=limit,
         delta=privacy.delta,
         trust_model="two-servers",
         servers=Servers(together, privacy.groups),
     )
-    return replace(own, guarantee=replace(promise, min_cohort=min_cohort))
+    return replace(own, guarantee=replace(guarantee, min_cohort=min_cohort))
 
 
 def require_masked(plan: RunPlan) -> None:
@@ -286,7 +288,7 @@ def require_masked(plan: RunPlan) -> None:
 def pairs(plan: RunPlan) -> tuple[DominatingPair, ...]:
     """What a run costs against one server, by the whole numbers of its specification and nothing else of the plan."""
     spec = plan.spec
-    numbers = spec.groups * sum(each.length for each in spec.rounds)
+    numbers = spec.groups * sum(rows.length for rows in spec.rounds)
     return (DominatingPair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
 
 
@@ -313,8 +315,8 @@ def server_mu(spec: MechanismSpec, part: float = 1.0) -> float:
     the sampler; where a user may be in both kinds, both are counted.
     """
     series = set(spec.correlated)
-    known = {each: _alone(each, part) for each in set(spec.rounds)}
-    alone = [0.0 if t in series else known[each] for t, each in enumerate(spec.rounds)]
+    known = {rows: _alone(rows, part) for rows in set(spec.rounds)}
+    alone = [0.0 if t in series else known[rows] for t, rows in enumerate(spec.rounds)]
     rest = math.hypot(*sorted(alone, reverse=True)[: spec.participations])
     together = max if spec.participations == 1 else math.hypot
     return together(rest, _series(spec, part)) * (1 + 1e-12)
@@ -358,29 +360,29 @@ def _series(spec: MechanismSpec, part: float) -> float:
 
 
 def verify(plan: RunPlan) -> None:
-    """The spec is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
-    promise = plan.guarantee
-    servers, own = promise.servers, plan.without("min_cohort")
+    """The spec is of this guarantee's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
+    guarantee = plan.guarantee
+    servers, own = guarantee.servers, plan.without("min_cohort")
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
-    beside = (promise.data_quality, promise.estimates, promise.held_out)
+    beside = (guarantee.data_quality, guarantee.estimates, guarantee.held_out)
     rows = plan.schedule.rows
     search.require(
         plan.algorithm,
         ("no data quality check, estimate or held-out users with two servers", beside == (None,) * 3, beside),
         ("rows that two servers may sum", rows is not None, plan.parameters),
-        ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
+        ("cohorts that are public", not guarantee.rests_on(Kind.SECRET_COHORTS), guarantee.assumptions),
     )
     spec = plan.spec
-    adjacency = {each.adjacency for each in spec.rounds}
+    adjacency = {rows.adjacency for rows in spec.rounds}
     search.require(
         plan.algorithm,
-        ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),
+        ("rows of the guaranteed adjacency", adjacency == {guarantee.adjacency}, adjacency),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
         (
             "a minimum cohort by exact counts",
-            promise.min_cohort is None or promise.min_cohort.public,
-            promise.min_cohort,
+            guarantee.min_cohort is None or guarantee.min_cohort.public,
+            guarantee.min_cohort,
         ),
     )
     (against,) = pairs(plan)

@@ -32,18 +32,18 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import best_phases
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import (
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
+from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    AlgorithmSpec,
+    Calibrated,
     Factor,
+    Guarantees,
     NoBlackBoxes,
-    Promises,
+    Policy,
     known_worth,
     statistical_floor,
 )
-from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
-from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -54,7 +54,7 @@ THEOREM = "docs/privacy/winsorised-erm.md#we1"
 ROUNDS = tuple(round_grid(512))  # that are tried
 FAILURE = 1e-3  # chance that choices miss in any round
 DEVIATIONS = 3.0  # of a coordinate, about which it lies in the box
-MOST_BINS = 1 << 12
+MAX_BINS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ Inputs = PlanInputs[WinsorisedERMOptions]
 
 def verify(plan: RunPlan) -> None:
     """Each round's choices and box paid for, and a μ that gives (ε, δ)."""
-    p, promise = plan.parameters_of(WinsorisedERMParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(WinsorisedERMParameters), plan.guarantee
     mean, length = p.mean, sensitivity_recount.rotated(plan.problem.dimension)
     search.require_of(
         NAME,
@@ -121,14 +121,14 @@ def verify(plan: RunPlan) -> None:
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
         ("a mean of the cohort", mean.users == p.cohort_size),
-        ("the adjacency guaranteed", mean.adjacency == p.adjacency == promise.adjacency),
+        ("the adjacency guaranteed", mean.adjacency == p.adjacency == guarantee.adjacency),
     )
     # The box's diagonal: between its ends, for zero-out from its middle.
-    ends = 2 if promise.adjacency == "replace-one" else 1
+    ends = 2 if guarantee.adjacency == "replace-one" else 1
     far = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / p.cohort_size
     if not mean.noise.sensitivity >= far:
         raise VerificationError(f"Expected sensitivity >= {far} of a box, got {mean.noise}.")
-    search.require_least(NAME, "round_mu", p.round_mu, recounted_mu(p, length, promise.adjacency))
+    search.require_least(NAME, "round_mu", p.round_mu, recounted_mu(p, length, guarantee.adjacency))
     if not p.mu >= math.sqrt(p.rounds) * p.round_mu:
         raise VerificationError(f"Expected mu >= that of {p.rounds} rounds of {p.round_mu}, got {p.mu}.")
 
@@ -155,7 +155,7 @@ def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)  # a coordinate's, which is about normal
     reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
     reach = min(problem.lipschitz, reach)
-    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
+    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MAX_BINS)
     ends = 2 if adjacency == "replace-one" else 1
     # private-mean#m4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
     epsilon = range_epsilon(users=users, bins=bins, choices=length, failure=failure / 2)
@@ -173,8 +173,8 @@ def _mean(inputs: Inputs, rounds: int, mu: float) -> WinsorisedMean:
     )
 
 
-def _chosen(_: Inputs, found: Candidate[WinsorisedERMParameters]) -> Chosen:
-    return Chosen(found.of, found.risk, adjacency=found.of.adjacency)
+def _chosen(_: Inputs, found: Candidate[WinsorisedERMParameters]) -> Calibrated:
+    return Calibrated(found.of, found.risk, adjacency=found.of.adjacency)
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[WinsorisedERMParameters]]:
@@ -208,7 +208,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[WinsorisedERMParameters]]:
             yield Candidate(risk + floor, (problem.users * phase.rounds,), made)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
     origin=repaired(
@@ -217,7 +217,7 @@ INFO = AlgorithmInfo(
         note="the text of Levy et al. was not at hand: the mean is as Bassily & Sun reprint it, "
         "in a box that is wider by half a bin",
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         THEOREM,
         pairs,
         adjacency=("replace-one", "zero-out"),
@@ -231,5 +231,5 @@ INFO = AlgorithmInfo(
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
-    choosing=Choosing(many_passes=True),
+    policy=Policy(many_passes=True),
 )

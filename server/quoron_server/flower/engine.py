@@ -176,8 +176,8 @@ class Shards:
         action, rows = task_name(question.task), np.split(order, ends[1:-1])
         holding = [(node, own) for node, own in zip(self.nodes, rows, strict=True) if len(own)]
         values = question_values(question, [own for _, own in holding], run=self.run, seconds=seconds)
-        for (node, own), each in zip(holding, values, strict=True):
-            yield Part(own), Outbound(node, action, each)
+        for (node, own), value in zip(holding, values, strict=True):
+            yield Part(own), Outbound(node, action, value)
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers | None:
         """Return the rows of a node; None if it refuses, or sends anything else."""

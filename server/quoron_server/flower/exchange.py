@@ -171,14 +171,14 @@ def stream_replies(
 
 def nodes(grid: Grid) -> dict[int, bytes]:
     """Return the public key of every connected node, by node id. Raises SuperLinkAway."""
-    return {each.node_id: bytes(each.public_key) for each in Clock().reached(grid.get_nodes)}
+    return {node.node_id: bytes(node.public_key) for node in Clock().reached(grid.get_nodes)}
 
 
 def _push(grid: Grid, messages: Iterable[Outbound], group: str, seconds: float, clock: "Clock") -> dict[str, _Sent]:
     """Send messages; return those that the SuperLink accepted, by message id."""
     rest, taken = enumerate(messages), dict[str, _Sent]()
-    while some := [(_Sent(index, each.node), _message(each, group, seconds)) for index, each in islice(rest, _AT_ONCE)]:
-        known = {each for each in clock.reached(partial(grid.push_messages, [sent for _, sent in some])) if each}
+    while some := [(_Sent(index, item.node), _message(item, group, seconds)) for index, item in islice(rest, _AT_ONCE)]:
+        known = {id_ for id_ in clock.reached(partial(grid.push_messages, [sent for _, sent in some])) if id_}
         # A grid may leave out nodes that it does not know: what it returns need not be in step with what it was given.
         named = [(message.metadata.message_id, sent) for sent, message in some]
         taken |= {message_id: sent for message_id, sent in named if message_id in known}
@@ -352,11 +352,11 @@ class Handshakes:
         if not self.reasons:
             return ""
         node, why = next(iter(self.reasons.items()))
-        same = sum(each == why for each in self.reasons.values())
+        same = sum(reason == why for reason in self.reasons.values())
         return f" Node {node}{f' and {same - 1} more' if same > 1 else ''}: {why}."
 
     def _note(self, node: int, why: str) -> None:
-        first = next((each for each, known in self.reasons.items() if known == why), node)
+        first = next((other for other, known in self.reasons.items() if known == why), node)
         self.reasons[node] = why
         _log.warning("node %d takes no part: %s", node, why if first == node else f"as node {first}")
 

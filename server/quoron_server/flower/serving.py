@@ -72,12 +72,12 @@ def serve(
     waiting: float,
     group: str = EVERYONE,
     allow_simulation: bool = False,
-    most_people: int = 1,
+    max_users: int = 1,
 ) -> Ended:
     """Carry out the run of a specification's text, or resume it from the store in `database`.
 
     It begins once enough users are active; its rounds, once all members are connected or `waiting` seconds are over.
-    Nodes are enrolled in `group`, as silos of at most `most_people` users. A run that names another group is refused:
+    Nodes are enrolled in `group`, as silos of at most `max_users` users. A run that names another group is refused:
     its submitter would choose whose privacy budget is charged. Raises ConfigError, Infeasible,
     VerificationError, BudgetExceeded and LedgerError as the coordinator's `submit` does; RunError if too few users
     come, or the run has ended without a model; SuperLinkAway.
@@ -104,7 +104,7 @@ def serve(
         described = specifications.describe(specification, plan)
         seconds, early = specification.seconds, specification.early_ends
         given: dict[str, Any] = {"seconds": seconds, "early_ends": early, "waiting": waiting, "check": fit}
-        there = Attendance(grid, most_people=most_people)
+        there = ConnectedNodes(grid, max_users=max_users)
         model = carry_out(grid, store, specification, plan, "flower", described, there, **given)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
@@ -118,7 +118,7 @@ def carry_out(
     plan: RunPlan,
     front: Front,
     described: Mapping[str, Any],
-    there: "Attendance",
+    there: "ConnectedNodes",
     *,
     seconds: float,
     early_ends: bool,
@@ -196,7 +196,7 @@ class _Waiting:
             self._before, self._due = found, now + _LOGGED_AGAIN
 
 
-def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "Attendance") -> None:
+def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "ConnectedNodes") -> None:
     """Enrol the nodes that answer a handshake until enough are active to begin.
 
     In order of partitions, so that users of a simulation have the same numbers every time. Raises RunError if too few
@@ -221,21 +221,21 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "At
                 f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.handshakes.why()}"
             )
         time.sleep(1.0)
-    for name in sorted(fresh, key=lambda each: (partitions[each], each)):
+    for name in sorted(fresh, key=lambda name: (partitions[name], name)):
         store.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 
-class Attendance:
+class ConnectedNodes:
     """The names of connected nodes: of those that have answered a handshake, in our version.
 
     A node that could not answer gets another handshake later: it may have been updated.
     """
 
-    def __init__(self, grid: Grid, action: str = HELLO, *, most_people: int = 1, partitions: int | None = None) -> None:
+    def __init__(self, grid: Grid, action: str = HELLO, *, max_users: int = 1, partitions: int | None = None) -> None:
         """Name nodes by their keys, or by their partition in a simulation of `partitions`. A node has at most
-        `most_people` users."""
+        `max_users` users."""
         self.handshakes, self.connected, self.people = Handshakes(grid, action), 0, dict[str, int]()
-        self._grid, self._most, self._partitions = grid, most_people, partitions
+        self._grid, self._most, self._partitions = grid, max_users, partitions
         self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that answered a handshake
         self._due: dict[int, tuple[float, float]] = {}  # of the others: time of the next handshake, next pause
 

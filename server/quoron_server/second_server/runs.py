@@ -51,7 +51,7 @@ from quoron_server.wording import digest
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
-_MOST_TOGETHER = 512  # seals that one thread opens before another may begin
+_MAX_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
 
@@ -180,7 +180,7 @@ class _Working:
         return made
 
 
-class Helped:
+class HelpedRuns:
     """The runs of one second server. Methods block; threads may share it."""
 
     def __init__(
@@ -264,7 +264,7 @@ class Helped:
     def _consent(
         self, request: pb.OpenRun, plan: RunPlan, spec: MechanismSpec, made: Secrets, *, simulation: bool
     ) -> pb.HelperConsent:
-        promise = plan.guarantee
+        guarantee = plan.guarantee
         consent = pb.HelperConsent(
             suite=seals.SUITE,
             run=request.run,
@@ -273,9 +273,9 @@ class Helped:
             run_key=made.public,
             participations=spec.participations,
             separation=spec.separation,
-            epsilon=promise.epsilon,
-            delta=promise.delta,
-            adjacency=promise.adjacency,
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            adjacency=guarantee.adjacency,
             expires=int(self._clock() + self._keep),
             simulation=simulation,
         )
@@ -301,7 +301,7 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this server has "
                     "answered, got other ones: the database of one of the two servers was put back."
                 )
-            if any(each.group >= working.spec.groups for each in entries):
+            if any(entry.group >= working.spec.groups for entry in entries):
                 raise Refused(f"Expected users in one of {working.spec.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
             left_out, total = self._lifted(run, working, head.round, entries)
@@ -315,7 +315,7 @@ class Helped:
                 values=rows.less(total, noise).astype("<u8").tobytes(),
             )
             reply.signature = signature_of(reply, self._signing)
-            fingerprints = b"".join(each.fingerprint for each in entries)
+            fingerprints = b"".join(entry.fingerprint for entry in entries)
             kept = AnsweredList(head.run, head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
             self._working.pop(head.run)  # if the write fails, the store says whether it is there
             self.store.answer(kept, before)
@@ -393,8 +393,8 @@ class Helped:
         if len(lists) > self.keys.noted(run.run):  # a kill, or a full disk, came between
             self.keys.note(run.run, len(lists))
         rounds: dict[bytes, list[int]] = {}
-        for each in lists:
-            _count(rounds, each)
+        for entry in lists:
+            _count(rounds, entry)
         specification, plan = planned(run.specification)  # again, after a restart: seconds, perhaps
         if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
             raise Refused(
@@ -406,7 +406,7 @@ class Helped:
             MechanismSpec.read(run.spec),
             made,
             noise_of(made.noise_key, SECOND_SERVER, plan.without("min_cohort")),
-            [each.chain for each in lists],
+            [entry.chain for entry in lists],
             rounds,
             specification.simulation,
         )
@@ -438,23 +438,23 @@ class Helped:
 
         def some(start: int) -> tuple[list[bytes], Words]:
             left_out, total = [], np.zeros((groups, length), np.uint64)
-            for each in entries[start : start + _MOST_TOGETHER]:
+            for entry in entries[start : start + _MAX_TOGETHER]:
                 seed = None
-                if working.spec.admits(working.rounds.get(each.fingerprint, ()), round_):
+                if working.spec.admits(working.rounds.get(entry.fingerprint, ()), round_):
                     about = seals.info(
-                        seals.SUITE, run.run, run.plan_digest, round_, each.question_digest, each.fingerprint
+                        seals.SUITE, run.run, run.plan_digest, round_, entry.question_digest, entry.fingerprint
                     )
-                    seed = opened(each.sealed, about)
+                    seed = opened(entry.sealed, about)
                 if seed is None:
-                    left_out.append(each.fingerprint)
+                    left_out.append(entry.fingerprint)
                 else:
-                    total[each.group] += rows.mask(seed, length)
+                    total[entry.group] += rows.mask(seed, length)
             return left_out, total
 
         total, left_out = np.zeros((groups, length), np.uint64), []
-        for part, each in self._pool.map(some, range(0, len(entries), _MOST_TOGETHER)):
+        for part, words in self._pool.map(some, range(0, len(entries), _MAX_TOGETHER)):
             left_out += part
-            total += each
+            total += words
         return left_out, total.reshape(-1)
 
 
@@ -473,7 +473,7 @@ def close(run: str, store: HelpedRunStore, keys: Keys) -> str:
 
 def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> bytes:
     """Refused for a list that is none."""
-    if any(len(each.question_digest) != DIGEST or len(each.sealed) != seals.SEALED for each in entries):
+    if any(len(entry.question_digest) != DIGEST or len(entry.sealed) != seals.SEALED for entry in entries):
         raise Refused(f"Expected digests of {DIGEST} bytes and seals of {seals.SEALED} in a list, got others.")
     try:
         return next_chain(before, head.round, entries)
@@ -484,9 +484,9 @@ def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> byte
 def _count(rounds: dict[bytes, list[int]], answered: AnsweredList) -> None:
     """Whose masks were lifted in a round."""
     left_out = set(split_digests(answered.left_out))
-    for each in split_digests(answered.fingerprints):
-        if each not in left_out:
-            rounds.setdefault(each, []).append(answered.round)
+    for fingerprint in split_digests(answered.fingerprints):
+        if fingerprint not in left_out:
+            rounds.setdefault(fingerprint, []).append(answered.round)
 
 
 def _with_list(answered: AnsweredList) -> pb.Reply:

@@ -37,7 +37,7 @@ from quoron_server.second_server.runs import (
     KEEP,
     OPEN,
     RESTORED,
-    Helped,
+    HelpedRuns,
     HelpedRunStore,
     Refused,
     UnknownRun,
@@ -79,7 +79,7 @@ class SecondServerConfig:
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
 
     def __post_init__(self) -> None:
-        if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.coordinators):
+        if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in self.coordinators):
             raise ConfigError(
                 f"Expected the fingerprints of coordinators, 64 digits of SHA-256 each, got {self.coordinators}. "
                 "Their operator's `quoron admin certs` shows them."
@@ -91,7 +91,7 @@ class SecondServerConfig:
 class SecondServerMetrics(ServerMetrics[Stored]):
     """The values of one second server."""
 
-    def __init__(self, helped: Helped, database: Database, days_left: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, helped: HelpedRuns, database: Database, days_left: Callable[[], Mapping[str, float]]) -> None:
         super().__init__(database, days_left)
         self._helped = helped
         self.refused: Counter[str] = Counter()  # calls, by one of `REFUSED`
@@ -128,7 +128,7 @@ class SecondServer(Program):
         self.config = config
         self.signing = signing_key(config.signing_key)
         self.notes["signs with"] = public_fingerprint(self.signing.public_key())
-        self.helped: Helped
+        self.helped: HelpedRuns
 
     @property
     def listen(self) -> str:
@@ -141,8 +141,8 @@ class SecondServer(Program):
         assert trust is not None
         keys, store = Keys(config.keys), HelpedRunStore(self._database)
         with locked(config.keys, wait=False):  # or a copy of the database could answer beside this one
-            seeded, threads = config.allow_simulation, config.threads
-            self.helped = Helped(store, keys, self.signing, keep=config.keep, allow_simulation=seeded, threads=threads)
+            keep, seeded, threads = config.keep, config.allow_simulation, config.threads
+            self.helped = HelpedRuns(store, keys, self.signing, keep=keep, allow_simulation=seeded, threads=threads)
             self.open_runs = sum(run.state == OPEN for run in store.runs())
             self.metrics = SecondServerMetrics(self.helped, self._database, self.days_left)
             with ThreadPoolExecutor(_CALLS, thread_name_prefix="calls") as pool:
@@ -175,7 +175,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
     """The calls of a coordinator, as `Helped` has them."""
 
     def __init__(
-        self, helped: Helped, trust: Trust, coordinators: Sequence[str], refused: Counter[str], threads: Executor
+        self, helped: HelpedRuns, trust: Trust, coordinators: Sequence[str], refused: Counter[str], threads: Executor
     ) -> None:
         """`refused` counts calls by one of `REFUSED`; `threads` do the work."""
         self._helped, self._trust, self._coordinators = helped, trust, coordinators
@@ -220,7 +220,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
                 timeout.reschedule(asyncio.get_running_loop().time() + TIMEOUT + EACH * most)
             if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
                 raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
-            entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
+            entries += [Entry(row.fingerprint, row.question_digest, row.sealed, row.group) for row in part.entries]
         if head is None or len(entries) != head.entries:
             await asyncio.sleep(_CUT_OFF)
             raise Refused("Expected as many entries as a list announces, got fewer.")

@@ -32,7 +32,7 @@ from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_fold
 from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load, parse, read
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.service import journal
+from quoron_server.service import event_log
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask the authority that issued it."
@@ -43,7 +43,7 @@ _log = logging.getLogger("quoron")
 
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
-_LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
+_MIN_RSA, _MIN_CURVE = 2048, 256  # bits of a client's key
 SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
@@ -107,10 +107,10 @@ class Revocations:
                     _log.error("%s Until there is one, no client is let in.", error)
                 self._closed = True
                 raise
-            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            new = sorted(name for fingerprint, name in listed.items() if fingerprint not in self._fingerprints)
             if new:
                 names = ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else "")
-                journal.note("revoked", clients=len(listed), names=names)
+                event_log.note("revoked", clients=len(listed), names=names)
             self._fingerprints, self._seen = frozenset(listed), current
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", self._file)
@@ -197,8 +197,8 @@ def every(folder: Path) -> list[Entry]:
     found = []
     for path in (folder / TRUSTED, *folder.glob(f"*/{CERTIFICATE}")):
         several = parse(read(path), path)
-        found += [_entry(path.parent.name, each, listed) for each in (several if path.name == TRUSTED else several[:1])]
-    return sorted(found, key=lambda each: ((AUTHORITY, COORDINATOR, "client").index(each.kind), each.name))
+        found += [_entry(path.parent.name, one, listed) for one in (several if path.name == TRUSTED else several[:1])]
+    return sorted(found, key=lambda entry: ((AUTHORITY, COORDINATOR, "client").index(entry.kind), entry.name))
 
 
 def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> Entry:
@@ -316,13 +316,13 @@ def erase_forgotten(folder: Path) -> list[str]:
     gone = {key for key, name in read_revoked(folder / FILE).items() if name == FORGOTTEN}
     erased = []
     with locked(folder):
-        for each in every(folder):
-            if each.kind != AUTHORITY and each.fingerprint in gone:
-                (folder / each.name / TRUSTED).unlink(missing_ok=True)
+        for entry in every(folder):
+            if entry.kind != AUTHORITY and entry.fingerprint in gone:
+                (folder / entry.name / TRUSTED).unlink(missing_ok=True)
                 for file in (KEY, CERTIFICATE):  # last what tells that it is
-                    if (path := folder / each.name / file).exists():
+                    if (path := folder / entry.name / file).exists():
                         erase(path, secret=file == KEY)
-                        erased.append(f"{each.name}/{file}")
+                        erased.append(f"{entry.name}/{file}")
         for place in (path for path in folder.iterdir() if path.is_dir()):
             with suppress(OSError):  # unless it is empty
                 place.rmdir()
@@ -340,19 +340,19 @@ def strong(certificate: x509.Certificate) -> bool:
     """Return whether its key cannot be computed: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey):
-        return key.key_size >= _LEAST_RSA
+        return key.key_size >= _MIN_RSA
     if isinstance(key, ec.EllipticCurvePublicKey):
-        return key.curve.key_size >= _LEAST_CURVE
+        return key.curve.key_size >= _MIN_CURVE
     return isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey)
 
 
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    for each in authorities:
-        stands = constraints(each)
+    for authority in authorities:
+        stands = constraints(authority)
         delegates = stands is not None and stands.ca and stands.path_length != 0
-        if issued(each, chain[0]) or (delegates and leads_to(chain, [each])):
+        if issued(authority, chain[0]) or (delegates and leads_to(chain, [authority])):
             return True
     return False
 
@@ -366,10 +366,10 @@ def group(certificate: x509.Certificate) -> str | None:
 def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:
     with suppress(ValueError, TypeError):
         stored = serialization.load_pem_private_key(read(path), None)
-        if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _LEAST_CURVE:
+        if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _MIN_CURVE:
             return stored
     raise IdentityError(
-        f"Expected an elliptic-curve key of {_LEAST_CURVE} bits or more without password in {path}, got another."
+        f"Expected an elliptic-curve key of {_MIN_CURVE} bits or more without password in {path}, got another."
     )
 
 

@@ -23,11 +23,11 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import certificates, journal, records, security
+from quoron_server.service import certificates, event_log, records, security
+from quoron_server.service.active_run import RunStopped
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.client_stream import ClientStream
-from quoron_server.service.manager import OTHER_PROTOCOL, Manager
-from quoron_server.service.running import RunStopped
+from quoron_server.service.scheduler import OTHER_PROTOCOL, RunScheduler
 from quoron_server.service.security import Caller, Trust
 from quoron_server.storage.registry import ForgottenKey, NotEnrolled
 
@@ -35,9 +35,9 @@ Place = tuple[str, int]  # address and port
 
 _MOST = 4096  # names, before those with full buckets are removed
 
-MOST_TOLD = 1000  # ended runs that are announced to a reconnected client
-MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
-MOST_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
+MAX_TOLD = 1000  # ended runs that are announced to a reconnected client
+MAX_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
+MAX_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
 ENDED_EACH = 2  # connections of one client that are ended in a poll
 POLL = 0.25  # seconds between two polls
 _SHARE = 10.0  # the pause between two polls, in durations of a poll
@@ -73,7 +73,7 @@ class RateLimit:
     def wait(self, name: str, now: float) -> float:
         """Take a token; return 0, or the seconds to wait if there is none."""
         if len(self._full) >= _MOST:
-            self._full = {each: full for each, full in self._full.items() if full > now}
+            self._full = {source: full for source, full in self._full.items() if full > now}
         after = max(self._full.get(name, now), now) + self.seconds
         early = after - self.burst * self.seconds - now
         if early > 0:
@@ -101,7 +101,7 @@ class ConnectionLimiter:
     A socket is ended by shutdown(2), as if its other end had closed it, and gRPC cleans it up. Not thread-safe.
     """
 
-    def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
+    def __init__(self, most: int, *, each: int = MAX_EACH) -> None:
         """Limit a port that accepts `most` connections, `each` of one client."""
         self._most, self._each = most, each
         self._known: dict[int, Place | None] = {}  # inode: far end, unless it was ended; oldest first
@@ -126,7 +126,7 @@ class ConnectionLimiter:
         """End connections beyond the limits; return how many."""
         found = {inode: file for name in os.listdir(_FILES) if (inode := _inode(file := int(name))) is not None}
         known = {inode: place for inode, place in self._known.items() if inode in found}
-        self._known = known | {each: _far_end(found[each], port) for each in found if each not in known}
+        self._known = known | {inode: _far_end(found[inode], port) for inode in found if inode not in known}
         here = {place: inode for inode, place in self._known.items() if place is not None}
         self._admitted = {place: who for place, who in self._admitted.items() if place in here}
         unknown = [inode for place, inode in here.items() if place not in self._admitted]
@@ -138,7 +138,7 @@ class ConnectionLimiter:
         crowded = 2 * len(here) > self._most
         for own in of.values():
             beyond = max(0, len(own) - self._each)
-            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
+            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MAX_BESIDE)]
         self._known |= dict.fromkeys(leaving)  # gRPC may take a while to clean up after them
         return sum(_end(found[inode], inode) for inode in leaving)
 
@@ -190,15 +190,15 @@ class ClientPlane:
 
     def __init__(
         self,
-        manager: Manager,
+        scheduler: RunScheduler,
         *,
         revoked: Revocations | None = None,
         trust: Trust | None = None,
-        connection_limiter: ConnectionLimiter | None = None,
+        limiter: ConnectionLimiter | None = None,
     ) -> None:
         """Serve in plaintext without `trust`."""
-        self._manager, self._revoked = manager, revoked
-        self._trust, self._connection_limiter = trust, connection_limiter
+        self._scheduler, self._revoked = scheduler, revoked
+        self._trust, self._limiter = trust, limiter
         self._callers: dict[ClientStream, Caller] = {}
         self._rate_limit = RateLimit()
 
@@ -240,17 +240,17 @@ class ClientPlane:
         _check_protocol(asked)
         try:
             people, called = max(1, asked.people), {"name": caller.name, "software": asked.software}
-            user = await self._manager.enrol(caller.identity, caller.group, **called, people=people)
-            agreed = await self._manager.agreed(user)
-            standing = await self._manager.records.store(caller.group, asked.seen)
-            self._manager.counts.newer_store += asked.seen > standing["rows"]
+            user = await self._scheduler.enrol(caller.identity, caller.group, **called, people=people)
+            agreed = await self._scheduler.agreed(user)
+            standing = await self._scheduler.records.store(caller.group, asked.seen)
+            self._scheduler.counts.newer_store += asked.seen > standing["rows"]
             store = pb.Store(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, records.GONE) from None
         except NotEnrolled as error:
-            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
+            _log.warning("refused the enrolment of %s: %s", event_log.called(caller.name, caller.identity), error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, error.outside) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
@@ -261,28 +261,28 @@ class ClientPlane:
         try:
             with _as_refusal():
                 user, caller = await self._shake_hands(requests, context)
-            stream = ClientStream(user, self._manager.sessions.backlog)
+            stream = ClientStream(user, self._scheduler.sessions.backlog)
         except Refused as refusal:
             self._note(refusal, context)
             await context.abort(refusal.code, refusal.words)
             raise
         stream.start(context)
         self._callers[stream] = caller
-        sessions = self._manager.sessions
+        sessions = self._scheduler.sessions
         sessions.enter(stream)
-        arriving, size = wire.Arriving[pb.ClientMessage](), 0
+        reassembler, size = wire.Reassembler[pb.ClientMessage](), 0
         catching_up = asyncio.create_task(self._catch_up(stream))  # runs that end from now on: `Rooms.close`
         try:
             with _as_refusal():
                 while (data := await context.read()) is not grpc.aio.EOF:  # as `requests`, with less between
                     limit = max(9 * sessions.longest_answer(user) + wire.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
-                    received = _parsed(data, wire.MOST + wire.BESIDE if arriving.open else limit)
-                    size = len(data) + (size if arriving.open else 0)
-                    if arriving.ends:  # long messages are assembled on a thread, while others are received
-                        whole = await asyncio.to_thread(self._assemble, stream, arriving, received)
+                    received = _parsed(data, wire.MOST + wire.BESIDE if reassembler.open else limit)
+                    size = len(data) + (size if reassembler.open else 0)
+                    if reassembler.ends:  # long messages are assembled on a thread, while others are received
+                        whole = await asyncio.to_thread(self._assemble, stream, reassembler, received)
                     else:
-                        whole = self._assemble(stream, arriving, received)
+                        whole = self._assemble(stream, reassembler, received)
                     if whole is not None:
                         await self._handle(stream, whole, size)
                     await stream.wait_for_space()
@@ -310,9 +310,9 @@ class ClientPlane:
         if who is None or (strange and not who.chain):
             called = context.peer()
         else:
-            called = journal.called("" if strange else who.name, who.identity)
+            called = event_log.called("" if strange else who.name, who.identity)
         _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
-        self._manager.counts.refuse_call(refusal.code, refusal.words)
+        self._scheduler.counts.refuse_call(refusal.code, refusal.words)
 
     async def watch_certificates(self) -> None:
         """Every few seconds, without end, disconnect clients whose certificates are revoked, have expired, or are of an
@@ -344,13 +344,13 @@ class ClientPlane:
     def days_left(self) -> float | None:
         """Return days until the first certificate of a connected client expires; None without one."""
         days = (caller.days_left() for caller in self._callers.values())
-        return min((each for each in days if each is not None), default=None)
+        return min((left for left in days if left is not None), default=None)
 
     async def _catch_up(self, stream: ClientStream) -> None:
         """Announce runs that ended while a client was disconnected, so that it erases the answers that it keeps."""
         with suppress(QuoronError):  # another process has the database, or the coordinator is stopping
-            manager = self._manager
-            for run, how in await manager.stored(manager.registry.ended_with, stream.user, MOST_TOLD):
+            scheduler = self._scheduler
+            for run, how in await scheduler.stored(scheduler.registry.ended_with, stream.user, MAX_TOLD):
                 stream.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
                 await stream.wait_for_space()
 
@@ -364,7 +364,7 @@ class ClientPlane:
                     raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
                 _check_protocol(first.hello)
                 # Read now: the key's user may have changed, or been erased, during the handshake.
-                user = await self._manager.stored(self._manager.registry.user, caller.identity)
+                user = await self._scheduler.stored(self._scheduler.registry.user, caller.identity)
         except TimeoutError:
             words = f"Expected a hello within {GREETING_SECONDS:g} seconds."
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, words) from None
@@ -372,15 +372,15 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         if user is None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
-        if self._manager.sessions.backlog.unread(user):
+        if self._scheduler.sessions.backlog.unread(user):
             raise Refused(grpc.StatusCode.UNAVAILABLE, _UNREAD)
         return user, caller
 
     def _assemble(
-        self, stream: ClientStream, arriving: wire.Arriving[pb.ClientMessage], message: pb.ClientMessage
+        self, stream: ClientStream, reassembler: wire.Reassembler[pb.ClientMessage], message: pb.ClientMessage
     ) -> pb.ClientMessage | None:
         """Return a message that is complete; None during chunks. Values that are not awaited are dropped."""
-        sessions = self._manager.sessions
+        sessions = self._scheduler.sessions
 
         def allowed(answer: wire.Long) -> int | None:
             if isinstance(answer, pb.Question):
@@ -391,7 +391,7 @@ class ClientPlane:
             return most
 
         try:
-            return arriving.take(message, allowed)
+            return reassembler.take(message, allowed)
         except WireError as error:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
 
@@ -400,10 +400,10 @@ class ClientPlane:
         if kind in ("answer", "masked"):
             self._answered(stream, getattr(message, kind), size)
         elif kind == "consent":
-            await self._manager.sessions.consent(stream, message.consent)
+            await self._scheduler.sessions.consent(stream, message.consent)
 
     def _answered(self, stream: ClientStream, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
-        sessions, user = self._manager.sessions, stream.user
+        sessions, user = self._scheduler.sessions, stream.user
         verdict = sessions.answer(user, answer, size)
         if verdict == pb.VERDICT_TAKEN:  # not sent: a receipt would cost as much as the next question
             return
@@ -418,8 +418,8 @@ class ClientPlane:
         if found.objection is not None:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, found.objection)
         self._admit(found)
-        if self._connection_limiter is not None:
-            self._connection_limiter.admit(context.peer(), found.identity)
+        if self._limiter is not None:
+            self._limiter.admit(context.peer(), found.identity)
         return found
 
     def _shown(self, context: Context) -> Caller | None:
@@ -481,7 +481,7 @@ def _parsed(data: bytes, limit: int) -> pb.ClientMessage:
 
 def _check_protocol(asked: pb.EnrolRequest | pb.Hello) -> None:
     if asked.protocol != wire.PROTOCOL:
-        theirs = f"{asked.protocol} of {journal.called(asked.software, 'another version')}"
+        theirs = f"{asked.protocol} of {event_log.called(asked.software, 'another version')}"
         words = f"{OTHER_PROTOCOL}, got {theirs}. Use a version that speaks the same."
         raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words)
 

@@ -23,8 +23,8 @@ from quoron_client.protocol import wire
 from quoron_protos.v1 import federation_pb2 as pb
 
 MOST_BYTES = 256 << 20  # that wait, over all streams; one message more while it is being added
-MOST_UNSENT = 64  # messages to a client that does not read; beyond them its messages are not read either
-_MOST_WAITING = 8 * MOST_UNSENT  # beyond them the stream ends; more than a reconnected client is sent at once
+MAX_UNSENT = 64  # messages to a client that does not read; beyond them its messages are not read either
+_MAX_WAITING = 8 * MAX_UNSENT  # beyond them the stream ends; more than a reconnected client is sent at once
 _SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
 _CLOSING_SECONDS = 30.0  # for a client to read messages in transit, before the status of the end
 _SLOW_CLOSING_SECONDS = 1.0  # for a client whose stream is ended because it does not read
@@ -107,7 +107,7 @@ class Backlog:
 
     def unread(self, user: int) -> bool:
         """Return whether an ended stream of `user` still takes memory."""
-        return any(each.user == user for each in self._unread)
+        return any(stream.user == user for stream in self._unread)
 
     def left(self, stream: "ClientStream") -> None:
         """Note a stream that was ended during a write."""
@@ -167,7 +167,7 @@ class ClientStream:
             which = kind, getattr(message, kind).run
             self._largest[which] = max(self._largest.get(which, 0), size)
         allowed = sum(self._largest.values()) + _SPARE
-        if len(self._unsent) >= _MOST_WAITING or self._waiting + size > allowed:
+        if len(self._unsent) >= _MAX_WAITING or self._waiting + size > allowed:
             self.end_slow()
             return 0
         self._waiting += size
@@ -257,7 +257,7 @@ class ClientStream:
                     del message, body, data
                     if not self._waiting:
                         self._largest.clear()
-                    if len(self._unsent) < MOST_UNSENT:
+                    if len(self._unsent) < MAX_UNSENT:
                         self._space.set()
         finally:
             self._writing = 0
@@ -265,7 +265,7 @@ class ClientStream:
 
     async def wait_for_space(self) -> None:
         """Wait until the client has read most of what it was sent."""
-        while len(self._unsent) >= MOST_UNSENT:
+        while len(self._unsent) >= MAX_UNSENT:
             self._space.clear()
             await self._space.wait()
 

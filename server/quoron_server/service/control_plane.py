@@ -18,13 +18,13 @@ from pydantic import ConfigDict, ValidationError, create_model
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, UsageError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
-from quoron_server.service import journal, security, tokens
+from quoron_server.service import event_log, security, tokens
 from quoron_server.service.client_plane import ConnectionLimiter, RateLimit, Refused
-from quoron_server.service.manager import Counts, Manager
 from quoron_server.service.records import UnknownRun, outside, retried_once
+from quoron_server.service.scheduler import Counts, RunScheduler
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
-MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
+MAX_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _LOOK = 1.0  # seconds between two polls of what a run awaits
 _NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -75,28 +75,28 @@ class TokenGate(grpc.aio.ServerInterceptor):
 class Commands:
     """A coordinator's commands, each by its name and with its keyword arguments; those with `by` are operators'."""
 
-    def __init__(self, manager: Manager) -> None:
-        self._manager = manager
+    def __init__(self, scheduler: RunScheduler) -> None:
+        self._scheduler = scheduler
 
     async def submit(self, *, specification: str, by: str) -> Document:
         """Take a run on; its name."""
-        return {"run": await self._manager.submit(specification, by=by)}
+        return {"run": await self._scheduler.submit(specification, by=by)}
 
     async def runs(self) -> Document:
         """Return every run and its state."""
-        return {"runs": await self._manager.runs()}
+        return {"runs": await self._scheduler.runs()}
 
     async def cancel(self, *, run: str, by: str) -> Document:
         """End a run without a model; its state."""
-        return await self._manager.cancel(run, by=by)
+        return await self._scheduler.cancel(run, by=by)
 
     async def plan(self, *, run: str) -> Document:
         """Return the plan of a run."""
-        return await self._manager.records.plan(run)
+        return await self._scheduler.records.plan(run)
 
     async def ledger(self, *, run: str = "") -> Document:
         """Return what a run has spent and released, or the population's lifetime ledger."""
-        return await self._manager.records.ledger(run)
+        return await self._scheduler.records.ledger(run)
 
     async def limit(
         self,
@@ -112,9 +112,9 @@ class Commands:
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
         _check_name("population", group)
         limit = await retried_once(
-            lambda: self._manager.population.limit(group, exceeded=exceeded, by=by, **numbers),
+            lambda: self._scheduler.population.limit(group, exceeded=exceeded, by=by, **numbers),
         )
-        journal.note("limited", group=group, by=by, limit=limit.words())
+        event_log.note("limited", group=group, by=by, limit=limit.words())
         return {"group": limit.group, "limit": limit.words()}
 
     async def charge(
@@ -137,41 +137,41 @@ class Commands:
         promise |= {"adjacency": adjacency, "statement": note, "spent": spent}
         _check_name("population", group)
         _check_name("run", run)
-        population = self._manager.population
+        population = self._scheduler.population
         charge = await retried_once(lambda: population.charge(run, group, elsewhere=True, by=by, **promise))
-        journal.note("charged", run=run, by=by, group=group, charge=charge.words())
+        event_log.note("charged", run=run, by=by, group=group, charge=charge.words())
         return {"run": charge.run, "group": charge.group, "charged": charge.words()}
 
     async def backup(self, *, by: str) -> Document:
         """Copy the database beside itself: what it holds does not leave the coordinator's machine."""
-        done = await self._manager.records.back_up()
-        journal.note("copied", by=by, file=done["file"])
+        done = await self._scheduler.records.back_up()
+        event_log.note("copied", by=by, file=done["file"])
         return done
 
     async def users(self, *, after: int = 0) -> Document:
         """Return a page of the roster: users from number `after` on."""
-        return await self._manager.users.page(after)
+        return await self._scheduler.users.page(after)
 
     async def standing(self, *, group: str) -> Document:
         """Return how many users of a group are active, away and retired."""
-        return await self._manager.users.standing(group)
+        return await self._scheduler.users.standing(group)
 
     async def change_user(self, *, action: str, user: str, by: str) -> Document:
         """Retire a user, or set it back."""
-        done = await self._manager.users.change(action, user)
-        journal.note("user", action=action, by=by, said=done["said"])
-        return await self._manager.after(done)
+        done = await self._scheduler.users.change(action, user)
+        event_log.note("user", action=action, by=by, said=done["said"])
+        return await self._scheduler.after(done)
 
     async def forget_user(self, *, user: str, sure: bool, by: str) -> Document:
         """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
-        done = await self._manager.users.forget(user, sure=sure)
+        done = await self._scheduler.users.forget(user, sure=sure)
         if sure:
-            journal.note("user", action="forget", by=by, said=f"User {done['user']} is forgotten.")
-        return await self._manager.after(done)
+            event_log.note("user", action="forget", by=by, said=f"User {done['user']} is forgotten.")
+        return await self._scheduler.after(done)
 
     async def drawn(self, *, run: str) -> Document:
         """Return how a run's members were drawn."""
-        return await self._manager.users.drawn(run)
+        return await self._scheduler.users.drawn(run)
 
 
 COMMANDS: dict[str, Callable[..., Awaitable[Document]]] = {
@@ -186,7 +186,7 @@ def _check_name(what: str, name: str) -> None:
 
 def _arguments(name: str, text: str) -> Document:
     """Read a command's keyword arguments. ConfigError for one too many or too few, or a value of another kind."""
-    parameters = {key: each for key, each in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
+    parameters = {key: p for key, p in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
     fields: Any = {key: (p.annotation, ... if p.default is p.empty else p.default) for key, p in parameters.items()}
     try:
         read: Document = create_model(name, __config__=_STRICT, **fields).model_validate_json(text or "{}").model_dump()
@@ -201,10 +201,10 @@ def _arguments(name: str, text: str) -> Document:
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     """What operators and auditors call."""
 
-    def __init__(self, manager: Manager, token_file: Path, connection_limiter: ConnectionLimiter | None = None) -> None:
-        """With a `connection_limiter` those who have brought no token of ours make way for those who have."""
-        self._manager, self._tokens, self._connection_limiter = manager, token_file, connection_limiter
-        self._commands = Commands(manager)
+    def __init__(self, scheduler: RunScheduler, token_file: Path, limiter: ConnectionLimiter | None = None) -> None:
+        """With a `limiter` those who have brought no token of ours make way for those who have."""
+        self._scheduler, self._tokens, self._limiter = scheduler, token_file, limiter
+        self._commands = Commands(scheduler)
 
     async def Call(self, request: pb.CallRequest, context: Context) -> pb.Document:
         """Carry out a command."""
@@ -223,18 +223,18 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
         """Public events from the first to the end, and what the run awaits meanwhile."""
         await self._require(context)
-        feed = await _told(self._manager.feed(request.run), context)
+        feed = await _told(self._scheduler.feed(request.run), context)
         events, shown = feed.watch(), {"kind": "awaits"}
         while True:
             coming = asyncio.ensure_future(anext(events, None))
             try:
                 await asyncio.wait({coming}, timeout=0)
                 while not coming.done():
-                    awaited = await self._manager.awaited(request.run)
+                    awaited = await self._scheduler.awaited(request.run)
                     if awaited is not None and _named(awaited) != _named(shown):
                         shown = awaited
                         yield _document(awaited)
-                    await asyncio.wait({coming}, timeout=min(_LOOK, MOST_TRUSTED))
+                    await asyncio.wait({coming}, timeout=min(_LOOK, MAX_TRUSTED))
                     await self._require(context)
             finally:
                 coming.cancel()
@@ -246,7 +246,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def Model(self, request: pb.RunReference, context: Context) -> values_pb2.Array:
         """Return the released model of a complete run."""
         await self._require(context)
-        model = await _told(self._manager.records.model(request.run), context)
+        model = await _told(self._scheduler.records.model(request.run), context)
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
 
     async def _require(self, context: Context, *, operator: bool = False) -> str:
@@ -256,8 +256,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         except Refused as refused:
             await context.abort(refused.code, refused.words)
             raise
-        if self._connection_limiter is not None:
-            self._connection_limiter.admit(context.peer(), token.sha256)
+        if self._limiter is not None:
+            self._limiter.admit(context.peer(), token.sha256)
         if operator and token.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
         return token.name

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron_client.protocol import MOST_PEOPLE, wire
+from quoron_client.protocol import MAX_PEOPLE, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.rounds import Evaluate
 from quoron_server.service.client_plane import LEAVING, ClientPlane, ConnectionLimiter
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.control_plane import ControlPlane, TokenGate
-from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
 from quoron_server.service.program import HEALTH, Port, Program
+from quoron_server.service.scheduler import RunScheduler
 from quoron_server.service.security import Transport
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import LONGEST
@@ -28,19 +28,19 @@ from quoron_server.storage.registry import AWAY_AFTER
 from quoron_server.traffic import spill_folder
 
 if TYPE_CHECKING:
-    from quoron_server.service.helping import SecondServerLink
+    from quoron_server.service.second_server_client import SecondServerLink
 
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
-MOST_OPERATORS = 32  # connections to the control plane, so that an operator with many keeps no client out
+MAX_OPERATORS = 32  # connections to the control plane, so that an operator with many keeps no client out
 _RESERVED = 128  # files of our own: database, logs, listening sockets
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
-MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
+MAX_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
 # Of the control plane. A caller without a token can at most send a health probe's message, of the largest size, in
 # every stream of every connection.
 _CONTROL = (
     *wire.STEADY,
     ("grpc.max_receive_message_length", LONGEST + SMALLEST),
-    ("grpc.max_allowed_incoming_connections", MOST_OPERATORS),
+    ("grpc.max_allowed_incoming_connections", MAX_OPERATORS),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.max_connection_idle_ms", 60_000),
 )
@@ -74,10 +74,8 @@ class ServeConfig:
             )
         if not 0 <= self.waiting < math.inf:
             raise ConfigError(f"Expected waiting of 0 seconds or more, got {self.waiting}.")
-        if not 1 <= self.max_users_per_client <= MOST_PEOPLE:
-            raise ConfigError(
-                f"Expected max_users_per_client in [1, {MOST_PEOPLE:,}], got {self.max_users_per_client}."
-            )
+        if not 1 <= self.max_users_per_client <= MAX_PEOPLE:
+            raise ConfigError(f"Expected max_users_per_client in [1, {MAX_PEOPLE:,}], got {self.max_users_per_client}.")
         if self.second_server is not None and self.transport.insecure:
             raise ConfigError(
                 "Expected certificates together with a second server, got --insecure: anyone who reads what clients "
@@ -91,7 +89,7 @@ class ServeConfig:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if allowed == resource.RLIM_INFINITY:
             return self.max_clients
-        return max(1, min(allowed - MOST_OPERATORS - _RESERVED, self.max_clients))
+        return max(1, min(allowed - MAX_OPERATORS - _RESERVED, self.max_clients))
 
 
 class Coordinator(Program):
@@ -104,7 +102,7 @@ class Coordinator(Program):
         super().__init__(config.transport, config.database, config.listen, config.control, metrics=config.metrics)
         self.config = config
         self.sessions = Sessions(spill=spill_folder(config.database))
-        self.manager: Manager
+        self.scheduler: RunScheduler
         self._clients: ClientPlane
 
     @property
@@ -127,23 +125,23 @@ class Coordinator(Program):
         """Start runs before ports, so that clients find them."""
         config = self.config
         plaintext, most = config.transport.insecure, config.connections()
-        self.manager = Manager(self._database, self.sessions, config)
+        self.scheduler = RunScheduler(self._database, self.sessions, config)
         try:
-            connection_limiter = None if plaintext else ConnectionLimiter(most)
+            limiter = None if plaintext else ConnectionLimiter(most)
             clients = self._clients = ClientPlane(
-                self.manager, connection_limiter=connection_limiter, revoked=config.transport.revoked, trust=self._trust
+                self.scheduler, limiter=limiter, revoked=config.transport.revoked, trust=self._trust
             )
             longest = (
                 ("grpc.max_receive_message_length", min(config.max_message, wire.MOST + wire.BESIDE)),
                 ("grpc.max_allowed_incoming_connections", most),
             )
-            porter = ConnectionLimiter(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
-            operators = ControlPlane(self.manager, config.tokens, porter)
-            self.metrics = Metrics(self.manager, self._database, config.transport, self.days_left)
-            await self.manager.start()
-            self.lost, self.open_runs = self.manager.lost, len(self.manager.standing())
+            porter = ConnectionLimiter(MAX_OPERATORS, each=MAX_OF_ONE_TOKEN)
+            operators = ControlPlane(self.scheduler, config.tokens, porter)
+            self.metrics = Metrics(self.scheduler, self._database, config.transport, self.days_left)
+            await self.scheduler.start()
+            self.lost, self.open_runs = self.scheduler.lost, len(self.scheduler.standing())
             self.watch(clients.watch_certificates())
-            self.watch(self.manager.users.watch())
+            self.watch(self.scheduler.users.watch())
             if config.metrics is not None:
                 self.watch(self.metrics.watch_chain())
             yield [
@@ -154,7 +152,7 @@ class Coordinator(Program):
                     service=CLIENT_PLANE,
                     add=lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
                     options=(*wire.STEADY, *longest) if plaintext else (*wire.STEADY, *longest, *_STREAMS),
-                    watch=None if connection_limiter is None else connection_limiter.watch,
+                    watch=None if limiter is None else limiter.watch,
                 ),
                 Port(
                     callers="control",
@@ -163,10 +161,10 @@ class Coordinator(Program):
                     service=CONTROL_PLANE,
                     add=lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
                     options=_CONTROL,
-                    interceptors=(TokenGate(config.tokens, frozenset({HEALTH}), self.manager.counts),),
+                    interceptors=(TokenGate(config.tokens, frozenset({HEALTH}), self.scheduler.counts),),
                     watch=porter.watch,
                 ),
             ]
         finally:
-            await self.manager.stop()
+            await self.scheduler.stop()
             self.sessions.disconnect(self.sessions.here(), LEAVING)

@@ -33,7 +33,7 @@ from quoron_server.storage.registry import OPEN, State
 from quoron_server.storage.store import software
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
-    from quoron_server.service.manager import Manager
+    from quoron_server.service.scheduler import RunScheduler
     from quoron_server.service.security import Transport
 
 DATABASE_TIMEOUT = 3.0  # seconds for the database, before it counts as away
@@ -75,7 +75,7 @@ def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str
 
 def text(families: Iterable[Metric]) -> str:
     """Prometheus' text format, version 0.0.4; families without samples are left out."""
-    found: Any = SimpleNamespace(collect=lambda: [each for each in families if each.samples])
+    found: Any = SimpleNamespace(collect=lambda: [family for family in families if family.samples])
     return generate_latest(found).decode()
 
 
@@ -147,30 +147,30 @@ class Metrics(ServerMetrics[Stored]):
 
     def __init__(
         self,
-        manager: "Manager",
+        scheduler: "RunScheduler",
         database: Database,
         transport: "Transport",
         days_left: Callable[[], Mapping[str, float]],
     ) -> None:
         super().__init__(database, days_left)
-        self._manager, self._transport = manager, transport
-        self._registry, self._population = manager.registry, manager.population
+        self._scheduler, self._transport = scheduler, transport
+        self._registry, self._population = scheduler.registry, scheduler.population
         self._place = database.path
         self._file = _inode(self._place)
         self.whole = True  # the chain, when it was last verified
 
     def _free(self) -> Mapping[str, int]:
-        return {"scratch": self._manager.sessions.free_disk}
+        return {"scratch": self._scheduler.sessions.free_disk}
 
     def _own(self, stored: Stored | None) -> Iterator[Metric]:
         yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
         yield from self._of_store(stored)
-        runs = self._manager.standing()
+        runs = self._scheduler.standing()
         for name, words in _PER_RUN.items():
             found = [({"run": run}, figures.get(name)) for run, figures in runs.items()]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
         late = "Rounds that opened late, as the work of the one before took longer than its pause."
-        yield family("rounds_late_total", late, self._manager.sessions.late, "counter")
+        yield family("rounds_late_total", late, self._scheduler.sessions.late, "counter")
         yield from self._of_doors()
 
     async def watch_chain(self) -> None:
@@ -210,7 +210,7 @@ class Metrics(ServerMetrics[Stored]):
         if self._place is not None:
             size = sum((version(Path(f"{self._place}{end}")) or (0, 0, 0))[2] for end in ("", "-wal"))
             yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
-        counts = self._manager.counts
+        counts = self._scheduler.counts
         text = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
         yield family("newer_database_seen_total", text, counts.newer_store, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
@@ -218,11 +218,11 @@ class Metrics(ServerMetrics[Stored]):
         if stored is None:
             return
         open_runs = sum(stored.states.get(state, 0) for state in OPEN)
-        all_wait = bool(self._manager.records.away)
-        paused = open_runs if all_wait else len(self._manager.records.paused)
+        all_wait = bool(self._scheduler.records.away)
+        paused = open_runs if all_wait else len(self._scheduler.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
         yield family("runs_ended", "Runs that have ended, by how.", ended)
-        waiting = 0 if all_wait else self._manager.waiting
+        waiting = 0 if all_wait else self._scheduler.waiting
         going = open_runs - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
         yield family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
@@ -231,14 +231,14 @@ class Metrics(ServerMetrics[Stored]):
         groups = stored.groups.items()
         yield family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
         limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
-        limit, epsilon, mu = ([(labels, each[place]) for labels, each in limits] for place in range(3))
+        limit, epsilon, mu = ([(labels, numbers[place]) for labels, numbers in limits] for place in range(3))
         yield family("epsilon_limit", "The group's limit.", limit)
         yield family("epsilon_left", "The largest ε of a run that still fits, with δ = 0 and no μ.", epsilon)
         yield family("mu_left", "The largest μ of a Gaussian run that still fits.", mu)
 
     def _of_doors(self) -> Iterator[Metric]:
-        yield family("clients_connected", "Connected clients.", self._manager.sessions.connected)
-        calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
+        yield family("clients_connected", "Connected clients.", self._scheduler.sessions.connected)
+        calls = [({"why": why}, number) for why, number in self._scheduler.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
         if self._transport.revoked is not None:
             try:

@@ -33,7 +33,7 @@ from grpc_health.v1.health import aio as health
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError
-from quoron_server.service import journal
+from quoron_server.service import event_log
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service.metrics import ServerMetrics
 from quoron_server.service.security import Transport, Trust
@@ -140,7 +140,7 @@ class Program(ABC):
                 await self._serve_metrics(self._metrics_place)
             self.watch(self._watch())
             where = {"where": ", ".join(f"{callers} {address}" for callers, address in self.addresses.items())}
-            journal.note("started", shown=where, software=software(), **self.addresses, runs=self.open_runs)
+            event_log.note("started", shown=where, software=software(), **self.addresses, runs=self.open_runs)
         except BaseException:
             await self._open.aclose()
             raise
@@ -267,6 +267,6 @@ async def serve(program: P, *, ready: Callable[[P], None] | None = None, timeout
         if program.lost is not None:
             program.lost.add_done_callback(lambda _: leave.set())
         await leave.wait()
-        journal.note("leaving")
+        event_log.note("leaving")
         if program.lost is not None and program.lost.done():
             program.lost.result()

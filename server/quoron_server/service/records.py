@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
-from quoron_server.service import journal
+from quoron_server.service import event_log
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.journal import Feed, listed, named, public
+from quoron_server.service.event_log import EventStream, listed, named, public
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
@@ -38,7 +38,7 @@ else:  # when somebody asks
     backup = OnFirstUse("quoron_server.storage.backup")
 
 POLL = 3.0  # seconds between two checks of revoked and connected users
-_MOST_USERS = 1000  # at a time
+_MAX_USERS = 1000  # at a time
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -123,10 +123,10 @@ class Records:
         """Return which store this is, for a client of a group that has seen so many rows of the lifetime ledger."""
         return await self._read(lambda: self._store(group, seen))
 
-    async def feed(self, run: str) -> Feed:
+    async def feed(self, run: str) -> EventStream:
         """Return the public events of a run that has ended, or is not carried out now."""
         row = await self.row(run)
-        feed = Feed(await self._read(lambda: self.events(run)))
+        feed = EventStream(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
             feed.add({"kind": "paused", "error": self._error(row)})
         else:
@@ -168,7 +168,7 @@ class Records:
 
     def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
-        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
+        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MAX_TOLD:])]
         state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
         return state | {"charged": charged}
 
@@ -255,15 +255,15 @@ class Users:
         if revoked != self._retired:
             for user in self._registry.retire_keys(revoked - self._retired):
                 said = f"User {user} is retired."
-                journal.note("user", action="retire", by="the list of revoked clients", said=said)
+                event_log.note("user", action="retire", by="the list of revoked clients", said=said)
             self._retired = revoked
 
     async def page(self, after: int) -> dict[str, Any]:
         """Return users from number `after` on, at most a thousand."""
         with suppress(ConfigError):
             await retried_once(self.poll)
-        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MOST_USERS))
-        return {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
+        found = await retried_once(lambda: self._registry.page(after=min(after, 2**31 - 1), most=_MAX_USERS))
+        return {"users": [user.as_json() for user in found], "more": len(found) == _MAX_USERS}
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""

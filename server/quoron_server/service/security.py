@@ -74,7 +74,7 @@ class Trust:
         return self._days_left(self.now())
 
     def _days_left(self, held: Identity) -> dict[str, float]:
-        last = max(days_left(each, now()) for each in held.authorities)
+        last = max(days_left(authority, now()) for authority in held.authorities)
         return {self._of: days_left(held.certificates[0], now()), "authority": last}
 
     def credentials(self, *, clients: bool) -> grpc.ServerCredentials:
@@ -195,7 +195,7 @@ def caller(
         above = parse(bytes((auth.get("x509_pem_cert_chain") or shown)[0]), "the connection")
     except IdentityError:
         return None
-    chain = (certificate, *(each for each in above if each != certificate))
+    chain = (certificate, *(authority for authority in above if authority != certificate))
     objection = None  # to what gRPC's TLS lets pass and we do not
     if not certificates.strong(certificate):
         objection = WEAK

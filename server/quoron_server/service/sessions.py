@@ -228,7 +228,7 @@ class RunSession:
 
     def count(self, clients: Iterable[int]) -> int:
         """Return how many members these clients have."""
-        return sum(self.persons[each] for each in clients)
+        return sum(self.persons[client] for client in clients)
 
 
 def poll_seconds(seconds: float, *, early_ends: bool) -> float:

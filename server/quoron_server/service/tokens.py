@@ -92,15 +92,15 @@ def remove(file: Path, *, name: str) -> None:
         stands = read(file)
         if name not in stands:
             raise ConfigError(f"Expected one of the names {', '.join(stands) or '(none)'} in {file}, got {name!r}.")
-        _write(file, {other: each for other, each in stands.items() if other != name})
+        _write(file, {other: token for other, token in stands.items() if other != name})
 
 
 def find(file: Path, token: str) -> Token | None:
     """Return what is known of a token, None if it never was one; compares with every entry, in constant time."""
     wanted, found = _hash(token), None
-    for each in read(file).values():
-        if hmac.compare_digest(wanted, each.sha256):
-            found = each
+    for entry in read(file).values():
+        if hmac.compare_digest(wanted, entry.sha256):
+            found = entry
     return found
 
 
@@ -137,7 +137,7 @@ def _day(at: dt.datetime) -> str:
 
 def _write(file: Path, tokens: dict[str, Token]) -> None:
     entries = {}
-    for name, each in tokens.items():
-        entries[name] = {"role": each.role, "sha256": each.sha256}
-        entries[name] |= {} if each.ends is None else {"ends": each.ends.isoformat()}
+    for name, token in tokens.items():
+        entries[name] = {"role": token.role, "sha256": token.sha256}
+        entries[name] |= {} if token.ends is None else {"ends": token.ends.isoformat()}
     replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PRIVATE)

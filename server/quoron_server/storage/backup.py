@@ -150,7 +150,7 @@ def restore(source: Path, url: str, *, head: str | None = None) -> Restored:
     if path is None:
         with Database(url) as database:
             return _fill(database, copy)
-    if any(each.exists() for each in (path, path.with_name(path.name + "-acknowledged"))):
+    if any(file.exists() for file in (path, path.with_name(path.name + "-acknowledged"))):
         raise LedgerError(f"Expected no database at {path}, found one, or its count. Restore to another.")
     with _draft(path, f"restore a database to {path}") as draft:
         with Database(f"sqlite:///{draft}") as database:

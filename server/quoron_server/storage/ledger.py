@@ -118,8 +118,8 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
         named = value if names is None else [getattr(value, name) for name in names]
         yield f"{type(value).__name__} {len(named)}".encode()
-        for each in named:
-            yield from _parts(each)
+        for part in named:
+            yield from _parts(part)
     else:
         yield repr(value).encode()
 

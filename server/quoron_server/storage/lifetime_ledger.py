@@ -347,7 +347,7 @@ def export_of(rows: Sequence[Row]) -> str:
 
 
 def _charge(payload: Row) -> Charge:
-    given = {name: each for name, each in unsigned(payload).items() if name not in ("statement", "elsewhere", "drawn")}
+    given = {key: value for key, value in unsigned(payload).items() if key not in ("statement", "elsewhere", "drawn")}
     return Charge(**given | {"near": tuple((mu, lost) for mu, lost in payload.get("near", ()))})
 
 

@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
-from quoron_client.durable import PRIVATE, Tally, sync_folder
+from quoron_client.durable import PRIVATE, HighWaterMark, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 
 START = "0" * 64
@@ -182,7 +182,7 @@ class Table:
     @classmethod
     def of(cls, name: str, kind: Any, *key: str, unique: str = "") -> "Table":
         """Return the table whose rows are instances of a dataclass of texts, whole numbers and bytes, or of None."""
-        return cls(name, {each.name: _column(each.type) for each in fields(kind)}, key, unique)
+        return cls(name, {item.name: _column(item.type) for item in fields(kind)}, key, unique)
 
     @property
     def sql(self) -> str:
@@ -203,7 +203,7 @@ class Table:
 
 def _column(kind: Any) -> str:
     """Return what SQL says of a column of values of this type."""
-    kinds = [type(each) if get_origin(kind) is Literal else each for each in get_args(kind) or (kind,)]
+    kinds = [type(option) if get_origin(kind) is Literal else option for option in get_args(kind) or (kind,)]
     return _TYPES[kinds[0]] if type(None) in kinds else f"{_TYPES[kinds[0]]} NOT NULL"
 
 
@@ -265,7 +265,7 @@ class Store:
         self._connection: Any = None
         self._joined: Any = None
         self._over = self._relaxed = False
-        self._tally = None if path is None else Tally(path)
+        self._tally = None if path is None else HighWaterMark(path)
         self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
         try:
             self._prepare(create)

@@ -46,7 +46,7 @@ from quoron.data.users import (
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Encoding, Owners, Range
-from quoron_client.data.fused import Tally, declared_columns, declared_labels, held_at_end
+from quoron_client.data.fused import RowCounts, declared_columns, declared_labels, held_at_end
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
@@ -65,7 +65,7 @@ class Fit:
     users: int  # all, held out or not
     users_without: int  # whose rows are all left out
     most_rows: int  # of any one user
-    whole: Tally  # of all rows, as if they were one user's
+    whole: RowCounts  # of all rows, as if they were one user's
 
     def unfit(self, encoding: Encoding) -> dict[str, float]:
         """Share of values that do not fit, by column, and of labels that are held at an end; only where there are."""
@@ -441,7 +441,7 @@ class TableUsers(TabularUsers):
         return flipped(self._rows(users), self.corruption(users), self.loss)
 
     @cached_property
-    def held(self) -> ItemBatch | ItemView:
+    def all_items(self) -> ItemBatch | ItemView:
         """Their items within the bounds of the loss: enforced once, copied only if that changes any."""
         batch = bounded(self.training, self.loss)
         if self.own is None:
@@ -473,7 +473,7 @@ class TablePopulation(TableUsers):
     tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
 
     @property
-    def everybody(self) -> int:
+    def total_users(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.users + self.held_out.users
 
@@ -565,7 +565,7 @@ class TablePopulation(TableUsers):
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
         return regression(unit * scores, unit * labels)
 
-    def beside(self, model: Vector) -> dict[str, Any]:
+    def summary_fields(self, model: Vector) -> dict[str, Any]:
         """Return what a summary says beside a model's figures, and what is amiss.
 
         Figures of the start, of the best constant and of the optimum without a bound; what the bound costs.
@@ -633,7 +633,7 @@ def population_of(
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     kept = np.bincount(owners[encoded.kept], minlength=users)
     usual = _usual(encoded.labels[encoded.kept & training[owners]], loss)
-    whole = Tally(encoding, 1)
+    whole = RowCounts(encoding, 1)
     whole.add(np.zeros(len(owners), np.int32), encoded.marks)
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))

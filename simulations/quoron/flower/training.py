@@ -42,7 +42,7 @@ from quoron_privacy.histograms.min_cohort import spent_on
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore
-from quoron_server.flower.serving import Attendance, carry_out
+from quoron_server.flower.serving import ConnectedNodes, carry_out
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy, RunPlan, check_delta
 from quoron_server.specification import describe_promise, require_open_cohorts
@@ -215,7 +215,7 @@ def train_privately(
             plan,
             "flower-app",
             describe_promise(run, plan, simulation=asked.simulation),
-            Attendance(grid, action, partitions=users if by_partitions else None),
+            ConnectedNodes(grid, action, partitions=users if by_partitions else None),
             seconds=seconds,
             early_ends=asked.ends_early,
             waiting=waiting,

@@ -51,7 +51,7 @@ from quoron_privacy.means import private_range
 from quoron_privacy.means.adaptive_mean import TAIL, AdaptiveMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
-from quoron_server.plan import MOST_EPSILON, Privacy
+from quoron_server.plan import MAX_EPSILON, Privacy
 from quoron_server.wording import ReleaseGuarantee
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class PrivateMean(Release):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the first coordinates, the method and its noise."""
-        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        first = ", ".join(f"{number:.4g}" for number in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
         value, error = ("value", f"{first} ({len(self.value):,} numbers)"), ("error", str(self.error))
         return [value, ("method", self.method), ("noise", noise), error]
@@ -192,17 +192,17 @@ def mean(
             return None, {"mean": None, "method": planned.method}
         value, scale, radius, *learnt = released
         promised = epsilon, delta, promise.statement
-        made = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
-        return made, {"mean": value.tolist(), "method": planned.method}
+        result = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
+        return result, {"mean": value.tolist(), "method": planned.method}
 
-    found, statement = release_once("mean", promise, draw, verify, mu=mu, variation=variation, **charged)
-    if found is None:
+    result, statement = release_once("mean", promise, draw, verify, mu=mu, variation=variation, **charged)
+    if result is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
             f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
             "spent; declare a larger spread or more outliers."
         )
-    return replace(found, statement=statement)
+    return replace(result, statement=statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Priva
 
     def useful(number: int, epsilon: float) -> bool:
         try:
-            return plan(number, Privacy(min(epsilon, MOST_EPSILON), privacy.delta)).error.within(radius) < radius
+            return plan(number, Privacy(min(epsilon, MAX_EPSILON), privacy.delta)).error.within(radius) < radius
         except Infeasible:
             return False
 
@@ -281,7 +281,7 @@ def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Priva
             raise
         condition = refused.condition
     needed = least_number(lambda number: useful(number, privacy.epsilon), users + 1, most=1 << 50)
-    first, most = int(100 * privacy.epsilon), int(100 * MOST_EPSILON)
+    first, most = int(100 * privacy.epsilon), int(100 * MAX_EPSILON)
     hundredths = least_number(lambda number: useful(users, number / 100), first + 1, most=most)
     also = "" if hundredths is None else f", or epsilon >= {hundredths / 100:g}"
     asked = f"{users:,} users at epsilon={privacy.epsilon:g}, delta={privacy.delta:g} are too few: {condition}"

@@ -133,7 +133,7 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds):
     options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort)
     phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
     scene = Inputs("accelerated-erm", problem, privacy, options, None)
-    [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
+    [estimate] = scene.noise([search.PhaseSizes(users, cohort, phase.rounds, phase.regularisation)])
     assert 0.7 < estimate * scene.radius / phase.noise_scale < 1.5
 
 
@@ -141,16 +141,16 @@ def risk_by_stages(scene, phases, sigmas):
     """One candidate's bound, phase by phase and stage by stage."""
     problem, steep = scene.problem, scene.problem.lipschitz
     total, away, reach = 0.0, problem.radius**2, problem.radius
-    for (draft, stages, shape), sigma in zip(phases, sigmas, strict=True):
-        pull, mu = draft.pull + problem.ridge, shape.strength
-        total += draft.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * draft.users)
-        unseen = (draft.users - draft.cohort) / (draft.users - 1)
-        variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / draft.cohort
+    for (phase, stages, shape), sigma in zip(phases, sigmas, strict=True):
+        pull, mu = phase.pull + problem.ridge, shape.strength
+        total += phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
+        unseen = (phase.users - phase.cohort) / (phase.users - 1)
+        variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / phase.cohort
         gap, distance = steep * min(steep / (2 * mu), reach), min(steep / mu, reach) ** 2
         for length in stages:
             gap = min(gap, acsa.stage_bound(length, distance, variance, mu, shape.smoothness))
             distance = 2 * gap / mu
-        sampled = draft.pull * away / 2 + 4 * problem.radius * problem.user_deviation / math.sqrt(draft.users)
+        sampled = phase.pull * away / 2 + 4 * problem.radius * problem.user_deviation / math.sqrt(phase.users)
         away, reach = 2 * gap / pull, 2 * problem.radius
     return total + min(steep * math.sqrt(away), gap + sampled) + scene.bias
 
@@ -159,17 +159,17 @@ def risk_by_stages(scene, phases, sigmas):
 def test_a_familys_risks_are_those_of_each_candidate(problem):
     smoothing = 0.3 if problem.smoothness is None else None
     scene = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(), smoothing)
-    tried = list(search.families(scene))[::7]
-    assert {len(family.drafts) for family in tried} >= {1, 2}
-    for family, estimates in zip(tried, search.estimated(scene, tried), strict=True):
+    tried = list(search.grids(scene))[::7]
+    assert {len(grid.phases) for grid in tried} >= {1, 2}
+    for grid, estimates in zip(tried, search.estimated(scene, tried), strict=True):
         radius = scene.radius
-        sigmas = scene.noise(family.drafts) * radius
-        assert estimates.tolist() == search.predicted(scene, family, sigmas).tolist()
-        for place, step in enumerate(family.steps):
-            alone = replace(family, steps=(step,))
+        sigmas = scene.noise(grid.phases) * radius
+        assert estimates.tolist() == search.predicted(scene, grid, sigmas).tolist()
+        for place, step in enumerate(grid.steps):
+            alone = replace(grid, steps=(step,))
             assert search.predicted(scene, alone, sigmas) == pytest.approx(estimates[place], rel=1e-9)
-            phases = list(family.at(place))
-            assert [sum(stages) for _, stages, _ in phases] == [draft.rounds for draft in family.drafts]
+            phases = list(grid.at(place))
+            assert [sum(stages) for _, stages, _ in phases] == [phase.rounds for phase in grid.phases]
             assert {len(stages) for _, stages, _ in phases} == {step.stages}
             if scene.curvature is None and np.isfinite(sigmas).all():
                 assert estimates[place] == pytest.approx(risk_by_stages(scene, phases, sigmas), rel=1e-9)

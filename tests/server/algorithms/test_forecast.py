@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from contracts.scenes import make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
-from quoron_server.algorithms.averaged_sgd import (
-    PhaseModel,
-    averaging,
-    excess_risks,
-    released_excess,
-)
+from quoron_server.algorithms import ALGORITHMS, AlgorithmSpec
+from quoron_server.algorithms.averaged_sgd import PhaseModel, averaging, excess_risks, released_excess
 
 PROBLEM = problem_of(
     users=1000,
@@ -138,10 +133,10 @@ class TestBounds:
         for info in ALGORITHMS.values():
             factors = (info.factor.known, info.factor.unknown)
             assert all(each is None or 0 < each < 1000 for each in factors)
-        facts = {each.name: getattr(ALGORITHMS["sgd"], each.name) for each in fields(AlgorithmInfo)}
+        facts = {each.name: getattr(ALGORITHMS["sgd"], each.name) for each in fields(AlgorithmSpec)}
         del facts["factor"]
         with pytest.raises(TypeError, match="factor"):
-            AlgorithmInfo(**facts)
+            AlgorithmSpec(**facts)
 
     @pytest.mark.parametrize("name", ALGORITHMS)
     def test_a_plan_predicts_a_bound_exactly_where_one_was_measured(self, name):

@@ -216,12 +216,12 @@ def test_the_medians_of_a_plan_meet_a_plain_mean_only_beyond_a_hundred_million_i
     for epsilon in (1.0, 4.0, 8.0):
         plan = info.plan(linear(100_000, 100, 1000), Privacy(epsilon, 1e-6), info.options(rounds=200), seed=1)
         info.verify(plan)
-        (said,) = info.choosing.remarks(plan)
+        (said,) = info.policy.remarks(plan)
         assert "times the noise of a plain mean" in said
         meets = float(said.split("about m = ")[1].split()[0])
         assert meets > 5e7
         many = info.plan(linear(100_000, int(30 * meets), 1000), Privacy(epsilon, 1e-6), info.options(rounds=200))
-        ratio = float(info.choosing.remarks(many)[0].split("has ")[1].split()[0])
+        ratio = float(info.policy.remarks(many)[0].split("has ")[1].split()[0])
         assert ratio < 0.5
 
 

@@ -8,8 +8,8 @@ import pytest
 from contracts.scenes import make_plan
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.registered import derived
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Parameters, PrintedParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -54,20 +54,20 @@ class _AsPrinted(PrintedParameters):
 
 def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_wins():
     info, made = ALGORITHMS["one-pass-dp-sgd"], make_plan("one-pass-dp-sgd")
-    bare = replace(info, planner=lambda *_: Chosen(made.parameters, risk=2.0))
+    bare = replace(info, planner=lambda *_: Calibrated(made.parameters, risk=2.0))
     plan = bare.plan(made.problem, Privacy(3.0, 1e-5), seed=9)
     promise = plan.guarantee
     assert (plan.algorithm, plan.seed, promise.epsilon, promise.delta) == (info.name, 9, 3.0, 1e-5)
     assert (promise.trust_model, promise.adjacency, promise.theorem) == (
         "central-broadcast",
         "replace-one",
-        info.promises.theorem,
+        info.guarantees.theorem,
     )
     assert promise.proved
     assert promise.assumptions == derived(plan)
     assert plan.cost == made.cost
     assert (plan.guessed_excess_risk, plan.predicted_excess_risk) == (2.0, info.factor.bound(2.0, made.problem))
-    other = Chosen(made.parameters, None, "elsewhere.md#x1", "model", "zero-out")
+    other = Calibrated(made.parameters, None, "elsewhere.md#x1", "model", "zero-out")
     numbers = _AsPrinted(5.0, 1e-5, ("c = 1",), ("η β = 2 > 1",), made.parameters)
     other = replace(other, parameters=numbers)
     printed = Printed(_Open, _AsPrinted, lambda *_: other, lambda plan: plan, lambda *_: 7.0)

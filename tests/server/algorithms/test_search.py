@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import NEAR, Candidate, Planner, best, ranked
+from quoron_server.algorithms.spec import Calibrated
 from quoron_server.plan import Privacy
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
@@ -55,7 +55,7 @@ def planner(risks, *, worth, most, also=""):
         asked.append(candidate.of)
         if (risk := risks[candidate.of]) is None:
             raise Infeasible("some", "its test leaves nothing", "more users")
-        return Chosen(candidate.of, risk)
+        return Calibrated(candidate.of, risk)
 
     def candidates(_):
         return [Candidate(1.0 + number, (number,), number) for number in range(len(risks))]

@@ -139,9 +139,9 @@ class TestSeveralEpochs:
         many = {"rounds": 60, "epochs": 3}
         assert self.planned(**many, noise_memory=456).parameters.factorisation == "banded"
         assert self.planned(**many, noise_memory=455).parameters.factorisation == "blt"
-        monkeypatch.setattr(planning, "MOST_STATE", 456 + 240)
+        monkeypatch.setattr(planning, "MAX_STATE", 456 + 240)
         assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "banded"
-        monkeypatch.setattr(planning, "MOST_STATE", 456 + 239)
+        monkeypatch.setattr(planning, "MAX_STATE", 456 + 239)
         assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "blt"  # which the store takes
         assert self.planned(**many, noise_memory=0, factorisation="banded").parameters.factorisation == "banded"
         assert self.planned(rounds=6, epochs=6, noise_memory=0).parameters.factorisation == "banded"  # it keeps nothing

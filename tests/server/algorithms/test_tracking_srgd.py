@@ -14,7 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking import PILOT, Aim, TrackingSRGD, TrackingState
+from quoron_server.algorithms.tracking import PILOT, StepTarget, TrackingSRGD, TrackingState
 from server.algorithms.tracking_reference import Users, run, small_plan
 
 NAME = "tracking-srgd"
@@ -49,9 +49,9 @@ def test_a_run_is_the_algorithm_box_line_by_line(case):
     metric = algorithm._whole(states[PILOT])
     np.testing.assert_allclose(metric.basis * metric.eigenvalues @ metric.basis.T, hessian, atol=1e-8)
     for before, after, expected in zip(states[PILOT:-1], states[PILOT + 1 :], path, strict=True):
-        aim = algorithm._aim(before)
-        np.testing.assert_allclose(aim.centre, expected.centre, atol=1e-8)
-        assert aim.radius == pytest.approx(expected.radius, abs=1e-8)
+        target = algorithm._target(before)
+        np.testing.assert_allclose(target.centre, expected.centre, atol=1e-8)
+        assert target.radius == pytest.approx(expected.radius, abs=1e-8)
         np.testing.assert_allclose(after.gradient, expected.gradient, atol=1e-8)
         np.testing.assert_allclose(after.x, expected.x, atol=1e-7)
         np.testing.assert_allclose([after.spread, after.margin], [expected.spread, expected.margin], atol=1e-8)
@@ -97,12 +97,12 @@ class _Steered:
 class Wild(TrackingSRGD):
     """Centre and radius jump over nine decades, as functions of everything released."""
 
-    def _aim(self, state):
+    def _target(self, state):
         if state.round < PILOT:
             return None
         value = float(np.sum(state.sum) + np.sum(state.gradient) + 7.0 * state.spread + state.round)
         radius = 10.0 ** (4.75 * np.sin(1e5 * value) - 4.25)  # from 1e-9 to 3
-        return Aim(3.0 * np.cos(1e3 * (value + np.arange(len(state.x)))), radius, 0.0)
+        return StepTarget(3.0 * np.cos(1e3 * (value + np.arange(len(state.x)))), radius, 0.0)
 
 
 class Crowd:
@@ -114,13 +114,13 @@ class Crowd:
     def __init__(self, user, own):
         self.user, self.own = user, own
 
-    def ask(self, question, aim):
+    def ask(self, question, target):
         d, cohort = (question.task.answer_shape(3)[0], question.cohort[:, None])
-        value = 0.0 if aim is None else float(np.sum(question.task.centre))
+        value = 0.0 if target is None else float(np.sum(question.task.centre))
         values = 10.0 ** (6 * np.sin(cohort * 7.0 + 1e4 * value) - 4) * np.cos(cohort + np.arange(d) + value)
         own = self.own
-        if aim:  # in coordinates in which the metric is Euclidean: these the reduction makes of an answer
-            edge = -2 / 3 * aim.radius / sqrt(d) * (1 - 1e-9)
+        if target:  # in coordinates in which the metric is Euclidean: these the reduction makes of an answer
+            edge = -2 / 3 * target.radius / sqrt(d) * (1 - 1e-9)
             own = np.linalg.solve(question.reduction.transform.T, np.full(d, edge if own == "edge" else own))
         values[question.cohort == self.user] = np.eye(1, d) if isinstance(own, str) else own
         return Answers.checked(values, np.zeros(len(values), np.uint8), largest=1e300)
@@ -158,10 +158,10 @@ def same_transcript(algorithm, engines, noise, take):
                 np.testing.assert_array_equal(getattr(question.task, name), getattr(again.task, name))
         t, p = question.round, algorithm.parameters
         main = t >= PILOT + p.warmup_rounds
-        aim = algorithm._aim(ps[-1]) if t >= PILOT else None
-        ps.append(algorithm.update(ps[-1], engines[0].ask(question, aim), noise).state)
+        target = algorithm._target(ps[-1]) if t >= PILOT else None
+        ps.append(algorithm.update(ps[-1], engines[0].ask(question, target), noise).state)
         first = take()
-        answers = engines[1].ask(again, aim)
+        answers = engines[1].ask(again, target)
         trial = algorithm.update(qs[-1], answers, noise).state
         second = take()
         moved = [a - b for a, b in zip(first, second, strict=True)]
@@ -260,8 +260,8 @@ def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_every
 
     algorithm = TrackingSRGD(plan)
     for state in drive(algorithm, Hostile(), SeededNoise(seed))[PILOT:-1]:
-        aim = algorithm._aim(state)
-        assert 1e-6 * first <= aim.radius <= 3 * first
-        assert np.isfinite(aim.centre).all()
+        target = algorithm._target(state)
+        assert 1e-6 * first <= target.radius <= 3 * first
+        assert np.isfinite(target.centre).all()
         assert 1e-6 * first <= state.spread <= first
         assert np.linalg.norm(state.x) <= 2.0 * (1 + 1e-12)

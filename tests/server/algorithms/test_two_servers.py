@@ -26,7 +26,7 @@ from quoron_server.wording import sentence
 
 TWO = replace(PRIVACY, trust_model="two-servers")
 SCENES = list(TWO_SERVERS)
-ABLE = [name for name, info in ALGORITHMS.items() if info.promises.one_server is None]
+ABLE = [name for name, info in ALGORITHMS.items() if info.guarantees.one_server is None]
 
 
 def planned(name: str, privacy: Privacy = TWO, **options: Any) -> RunPlan:
@@ -63,7 +63,7 @@ def test_without_noise_two_servers_release_what_one_does(
 ) -> None:
     """Weights, units, divisors and the root of two: all of the arithmetic but the noise is the same."""
     base = name.partition("/")[0]
-    if adjacency not in ALGORITHMS[base].promises.adjacency:
+    if adjacency not in ALGORITHMS[base].guarantees.adjacency:
         return
     info, problem = ALGORITHMS[base], make_plan(name).problem
     plan = info.plan(problem, replace(TWO, adjacency=adjacency), info.options(**TWO_SERVERS[name]), "calibrated", 7)

@@ -12,7 +12,7 @@ from tests.server.algorithms.test_whitened_tracking import INFO, plan_of, run, t
 
 from quoron_client import ItemBatch, average_loss
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms.info import constant_risk, start_risk
+from quoron_server.algorithms.spec import constant_risk, start_risk
 from quoron_server.algorithms.whitened.method import Seen, after, before, hidden, learnt
 from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.algorithms.whitened.plan import ROUNDS
@@ -128,7 +128,7 @@ def test_a_label_rate_out_of_range_is_refused(rate):
 def test_a_forecast_says_which_labels_it_is_for_until_a_rate_is_declared():
     plan = plan_of(table())
     known = replace(plan, problem=with_rate(plan.problem, (0.01, 0.05)))
-    said = [any("label_rate" in each for each in INFO.choosing.remarks(each)) for each in (plan, known)]
+    said = [any("label_rate" in each for each in INFO.policy.remarks(each)) for each in (plan, known)]
     assert said == [True, False]
 
 

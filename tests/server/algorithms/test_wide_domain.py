@@ -28,7 +28,7 @@ PRIVATE = [name for name, info in ALGORITHMS.items() if info.trust_model != "non
 
 
 def planned(name: str, problem: Problem) -> RunPlan | str:
-    adjacency = ALGORITHMS[name].promises.adjacency[0]
+    adjacency = ALGORITHMS[name].guarantees.adjacency[0]
     try:
         return ALGORITHMS[name].plan(problem, Privacy(4.0, 1e-5))
     except QuoronError as error:

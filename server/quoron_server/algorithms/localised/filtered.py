@@ -29,15 +29,6 @@ from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_server.algorithms import search
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import (
-    ITERATES,
-    UNMEASURED,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Promises,
-    trivial_risk,
-)
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
     LocalisedParameters,
@@ -55,6 +46,15 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import (
+    ITERATES,
+    UNMEASURED,
+    AlgorithmSpec,
+    Calibrated,
+    Guarantees,
+    Policy,
+    trivial_risk,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -277,10 +277,10 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
         return np.where(possible, inputs.distance * noise(sizes, near) / sizes, np.inf)
 
     found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
-    return [each for each in found if math.isfinite(each.risk)]
+    return [candidate for candidate in found if math.isfinite(candidate.risk)]
 
 
-def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
     schedule, beta = found.of, inputs.problem.beta or 0.0
     filter_ = inputs.calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
     return behind_filter(FilteredParameters, inputs.problem, schedule, filter_, inputs.distance, filter=filter_)
@@ -288,22 +288,22 @@ def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
 
 def verify(plan: RunPlan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
-    p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(FilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - 2 * p.filter.cutoff_centre + 2  # N + 1
     grid = p.filter.laplace_scale * 2.0**-20
     require_of_phases(plan, p.filter, plan.problem.beta or 0.0, p.distance, p.temperature, weight, grid)
     users = plan.problem.users
     slack = search.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
-    theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
+    theorem.verify(p.filter, guarantee.epsilon, guarantee.delta, delta_slack=slack)
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
     origin=repaired(
         GHAZI_2026.at("Algorithms 1 and 2"), note="noise apart from the cutoff, an integer; a halt does not say when"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/outlier-filter.md",
         trust_models=("central-release",),
         one_server="its filter looks at single answers: take tracking-srgd",
@@ -316,5 +316,5 @@ INFO = AlgorithmInfo(
     maker=OutlierFilter,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(removes_outliers=True),
+    policy=Policy(removes_outliers=True),
 )

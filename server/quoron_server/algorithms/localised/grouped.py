@@ -28,10 +28,10 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.phased import GroupedParameters, Phase, PlacedMean, Shape, Share, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees, Policy
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -67,12 +67,12 @@ def _missing(inputs: Inputs) -> Infeasible:
     return Infeasible(NAME, f"{condition} and phases", "fewer rounds or phases")
 
 
-def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     phases, shares = found.of
     mus = tuple(
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(inputs.problem.dimension) for phase in phases
     )
-    return Chosen(GroupedParameters(phases, shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
+    return Calibrated(GroupedParameters(phases, shares, mus, math.hypot(*mus) * (1 + 2.0**-50)), found.risk)
 
 
 def _shift(problem: Problem, share: Share) -> float:
@@ -95,8 +95,8 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
         noise = _noise(problem, inputs.privacy, len(shape.shares))
         scales = [math.hypot(*(_shift(problem, share) for share in shares)) * noise for _, shares in fitting]
         phases = [
-            _phase(problem, each, steps / shape.shrink**index, suffixes, np.array(scales))
-            for index, each in enumerate(zip(*(shares for _, shares in fitting), strict=True))
+            _phase(problem, share, steps / shape.shrink**index, suffixes, np.array(scales))
+            for index, share in enumerate(zip(*(shares for _, shares in fitting), strict=True))
         ]
         risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
         for place, (_, shares) in enumerate(fitting):
@@ -127,7 +127,7 @@ def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: V
 
 
 def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
-    """σ_s/η_s, per unit of Δ/η, at which all releases cost the promise together."""
+    """σ_s/η_s, per unit of Δ/η, at which all releases cost the guarantee together."""
     left = search.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9)) * (1 - 1e-9)
     # the grid of each release costs a little of its own: leave that aside for all of them
@@ -204,13 +204,13 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
             )
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users",
     origin=theirs(
         FELDMAN_2020.at("Algorithm 2"), note="over items, noise for all items of a user; their text was not at hand"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/group-privacy.md",
         pairs,
         trust_models=("central-release",),
@@ -224,5 +224,5 @@ INFO = AlgorithmInfo(
     maker=PlacedMean,
     factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
-    choosing=Choosing(many_passes=True),
+    policy=Policy(many_passes=True),
 )

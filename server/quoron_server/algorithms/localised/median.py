@@ -23,16 +23,9 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
-from quoron_privacy.robust.filter.concentration import (
-    LARGEST_COHORT,
-    cohort_scores,
-    score_error,
-    score_summary,
-    usable,
-)
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, score_summary, usable
 from quoron_server.algorithms import search
 from quoron_server.algorithms.descent import Estimate
-from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
     LocalisedParameters,
@@ -49,13 +42,14 @@ from quoron_server.algorithms.localised.phased import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.algorithms.spec import ITERATES, UNMEASURED, AlgorithmSpec, Calibrated, Guarantees, Policy
 from quoron_server.parameters import CONTRACTION, DOMINANT
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "median-sgd"
-MOST_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration
-MOST_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the cohort, so more steps leave less risk
+MAX_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration
+MAX_FLAT_COHORTS = 4096  # and without curvature: noise does not fall with the cohort, so more steps leave less risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +146,8 @@ def against_mean(plan: RunPlan) -> tuple[str, ...]:
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
     """
-    p, promise, items = plan.parameters_of(CoordinateMedianParameters), plan.guarantee, plan.problem.items_per_user
-    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
+    p, guarantee, items = plan.parameters_of(CoordinateMedianParameters), plan.guarantee, plan.problem.items_per_user
+    mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(guarantee.epsilon, guarantee.delta)
     times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
     said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
     return (
@@ -179,16 +173,16 @@ def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
 
     def scale(sizes: Vector, first_steps: Vector) -> Vector:
         pairs = zip(sizes, first_steps * inputs.beta, strict=True)
-        return length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
+        return length * np.array([factor(int(size), step) if step <= 2 else math.inf for size, step in pairs])
 
-    most = MOST_COHORTS if inputs.beta else MOST_FLAT_COHORTS
+    most = MAX_COHORTS if inputs.beta else MAX_FLAT_COHORTS
     sizes = cohorts(inputs, round_grid(most), least=3, most=LARGEST_COHORT)
     fixed, steps = options.step_size, _steps(inputs.beta)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
-    return [each for each in found if math.isfinite(each.risk)]
+    return [candidate for candidate in found if math.isfinite(candidate.risk)]
 
 
-def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Calibrated:
     problem, schedule, root = inputs.problem, found.of, math.sqrt(inputs.problem.dimension)
     median = inputs.calibrate(schedule.cohort_size, schedule.largest_step * inputs.beta)
     own = {"clip_bound": clip_bound(problem), "median": median}
@@ -197,7 +191,7 @@ def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
 
 def verify(plan: RunPlan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
-    p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
+    p, guarantee = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
     try:
         search.require_box(NAME, problem)
@@ -211,8 +205,8 @@ def verify(plan: RunPlan) -> None:
         ("clip_bound >= the bound on coordinates", p.clip_bound >= problem.coordinate_bound, p.clip_bound),
     )
     slack = search.lacks(gaussians=problem.dimension, laplaces=1)
-    slack += 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
-    theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
+    slack += 1e-5 * guarantee.delta / (1 + math.exp(guarantee.epsilon))
+    theorem.verify(median, guarantee.epsilon, guarantee.delta, delta_slack=slack)
 
 
 def clip_bound(problem: Problem) -> float:
@@ -252,11 +246,11 @@ def _missing(inputs: _Inputs) -> Infeasible:
     )
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     origin=repaired(GHAZI_2026.at("Algorithms 5 to 8"), note="one noisy bit a phase in place of a test a batch"),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/median-sgd.md",
         trust_models=("central-release",),
         one_server="a median looks at single answers: take tracking-srgd",
@@ -269,5 +263,5 @@ INFO = AlgorithmInfo(
     maker=CoordinateMedian,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(remarks=against_mean),
+    policy=Policy(remarks=against_mean),
 )

@@ -45,20 +45,14 @@ from quoron_privacy.robust.filter.concentration import recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import noisy, search
-from quoron_server.algorithms.averaged_sgd import (
-    Number,
-    PhaseModel,
-    excess_risks,
-    step_grid,
-    suffix_shares,
-)
+from quoron_server.algorithms.averaged_sgd import Number, PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import ITERATES, AlgorithmSpec, Calibrated, Factor, Guarantees
 from quoron_server.parameters import ContractingPhases
-from quoron_server.plan import MOST_ROUNDS, RunPlan
+from quoron_server.plan import MAX_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
@@ -301,13 +295,13 @@ def best_schedule(
     grid = [
         (cohort, total, step)
         for cohort in cohort_sizes
-        if 1 <= (total := rounds or problem.users // cohort) <= MOST_ROUNDS
+        if 1 <= (total := rounds or problem.users // cohort) <= MAX_ROUNDS
         for step in steps or steps_for(problem, cohort, total)
     ]
-    if not grid and any(problem.users // cohort > MOST_ROUNDS for cohort in cohort_sizes):
+    if not grid and any(problem.users // cohort > MAX_ROUNDS for cohort in cohort_sizes):
         raise ConfigError(
-            f"Expected cohort_size >= {-(-problem.users // MOST_ROUNDS):,} with n={problem.users:,} users, got "
-            f"{max(cohort_sizes):,}: plans have at most {MOST_ROUNDS:,} rounds."
+            f"Expected cohort_size >= {-(-problem.users // MAX_ROUNDS):,} with n={problem.users:,} users, got "
+            f"{max(cohort_sizes):,}: plans have at most {MAX_ROUNDS:,} rounds."
         )
     if not grid:
         return []
@@ -439,7 +433,7 @@ def behind_filter(
     distance: float,
     stretch: float = 1.0,
     **own: Any,
-) -> Chosen:
+) -> Calibrated:
     """Return a schedule with the filter's noise, as `kind` of parameters, `own` ones too.
 
     Ordinary users' average gradients lie within `distance` of one another, in a norm in which a vector of length 1 is
@@ -457,7 +451,7 @@ def behind_filter(
         distance=distance,
         **own,
     )
-    return Chosen(numbers, float(excess_risks(problem, schedule.phases)))
+    return Calibrated(numbers, float(excess_risks(problem, schedule.phases)))
 
 
 def require_of_phases(
@@ -498,19 +492,20 @@ def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
     sizes = cohorts(inputs, round_grid(max(1, min(problem.users, LARGEST_ROUNDS))))
 
     def scale(tried: Vector, _steps: Vector) -> Vector:
-        each, which = np.unique(tried, return_inverse=True)
-        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, inputs.privacy) for cohort in each]
+        distinct, which = np.unique(tried, return_inverse=True)
+        shifts = (shift_per_step(problem, int(cohort)) for cohort in distinct)
+        noise = [noisy.noise_scale(shift, problem, inputs.privacy) for shift in shifts]
         return np.array(noise)[which]
 
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
     return best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, step_size=options.step_size)
 
 
-def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Chosen:
+def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Calibrated:
     schedule, problem = found.of, inputs.problem
     first, shift = schedule.phases[0], shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
-    return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
+    return Calibrated(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
@@ -533,24 +528,24 @@ def verify(plan: RunPlan) -> None:
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
-    mus = (sensitivity_recount.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
+    mus = (sensitivity_recount.mu(far * phase.step_size, phase.release_scale, problem.dimension) for phase in p.phases)
     return (DominatingPair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
 def moves(p: PhasedParameters, problem: Problem) -> list[float]:
     """min-cohort#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
-    found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
+    found = [(far * phase.step_size / phase.release_scale, phase.rounds) for phase in p.phases]
     return [once for once, rounds in found for _ in range(rounds)]
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     origin=theirs(
         FELDMAN_2020.at("Algorithm 2"), note="cohorts of users in place of single examples; their text was not at hand"
     ),
-    promises=Promises(
+    guarantees=Guarantees(
         "docs/privacy/phased-sgd.md",
         pairs,
         moves=moves,

@@ -34,10 +34,10 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import noisy, search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.descent import Descent, Estimate, State
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Privacy
+from quoron_server.plan import MAX_ROUNDS, Privacy
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -132,7 +132,7 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
         return noisy.assumptions_of("without-replacement", problem.users, self.cohort_size)
 
 
-def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
+def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Calibrated:
     """Line 2 of Algorithm 4 and the mean of Theorem 4.1; Infeasible where a cohort or T is larger than can be."""
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz = privacy.epsilon, privacy.delta, problem.lipschitz
@@ -145,8 +145,8 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
     cohort = max(1, math.floor(n * share))  # B = nε/((e - 1)√(2T log(2/δ)))
     if cohort > n:
         raise Infeasible("mean-sgd", f"line 2 of Algorithm 4 draws {cohort:,} of {n:,} users", "a smaller epsilon")
-    if rounds > MOST_ROUNDS:
-        condition = f"line 2 of Algorithm 4 takes {rounds:,} rounds, and plans have at most {MOST_ROUNDS:,}"
+    if rounds > MAX_ROUNDS:
+        condition = f"line 2 of Algorithm 4 takes {rounds:,} rounds, and plans have at most {MAX_ROUNDS:,}"
         raise Infeasible("mean-sgd", condition, "fewer users, a smaller epsilon or a larger rounds_factor")
     own_epsilon, own_delta = 1.0, n * delta / (2 * rounds * cohort)  # ε₀, δ₀
     near = Concentration.of(problem, cohort, rounds, 1 / math.sqrt(m * n))  # Lemma 5.1: γ = 1/√(mn)
@@ -174,7 +174,7 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
         bins=min(near.bins, LARGEST_BINS),
         half_width=lipschitz,
     )
-    return Chosen(numbers.judged(_central_conditions(numbers, problem, near, c)), None)
+    return Calibrated(numbers.judged(_central_conditions(numbers, problem, near, c)), None)
 
 
 def _central_conditions(
@@ -375,14 +375,14 @@ class PrintedLocalModel(PrintedParameters):
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)
 
 
-def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
+def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Calibrated:
     """Line 2 of Algorithm 5 and the reports of Theorem 4.3; Infeasible where clients cannot be asked for its noise."""
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
     steps = min(max(1, math.floor(n * epsilon**2 / d)), n)  # T = nε²/d
     users = n // steps  # n₀ = ⌊n/T⌋
-    if 2 * steps > MOST_ROUNDS:
-        condition = f"line 2 of Algorithm 5 takes {steps:,} steps, and plans have at most {MOST_ROUNDS:,} rounds"
+    if 2 * steps > MAX_ROUNDS:
+        condition = f"line 2 of Algorithm 5 takes {steps:,} steps, and plans have at most {MAX_ROUNDS:,} rounds"
         raise Infeasible("local-model", condition, "fewer users or a smaller epsilon")
     near = Concentration.of(problem, users, steps, math.sqrt(d / (m * n * epsilon**2)))  # proof of Theorem 3.2: γ
     scale = near.radius * math.sqrt(8 * math.log(1.25 / delta)) / epsilon  # Theorem 4.3, iii
@@ -414,7 +414,7 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cho
         half_width=lipschitz,
         smoothing=smoothing,
     )
-    return Chosen(numbers.judged(_local_conditions(numbers, problem, near)), None)
+    return Calibrated(numbers.judged(_local_conditions(numbers, problem, near)), None)
 
 
 def _asked(radius: float, scale: float, delta: float, dimension: int) -> float:

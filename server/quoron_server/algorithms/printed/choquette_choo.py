@@ -32,10 +32,10 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
+from quoron_server.plan import MAX_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -136,7 +136,7 @@ class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
         return state.y
 
 
-def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Calibrated:
     """Sizes and noise of equation (19) and Corollary 9, or of Theorem 14. Infeasible where T steps cannot be taken."""
     sizes = _realizable(problem, privacy) if options.realizable else _theorem_14(problem, privacy, options)
     logs = math.log2(sizes.rounds) * math.log(2.5 / privacy.delta)
@@ -155,7 +155,7 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         longest=sizes.longest,
         node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
-    return Chosen(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
+    return Calibrated(numbers.judged(_conditions(numbers, problem, options)), None, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +184,12 @@ def _realizable(problem: Problem, privacy: Privacy) -> _Sizes:
     rounds, least = steps(n), 2  # the least n with T <= n
     while (more := steps(least)) > least:
         least = more
-    if not 0 < rounds <= min(n, MOST_ROUNDS):  # none for a single user, whose logarithm is 0
+    if not 0 < rounds <= min(n, MAX_ROUNDS):  # none for a single user, whose logarithm is 0
         condition = f"equation (19) takes T = c_DP n^(1/4) = {rounds:,} steps with n = {n:,} users"
-        if least > MOST_ROUNDS:
+        if least > MAX_ROUNDS:
             raise Infeasible(NAME, condition, f"a delta above {delta:g}, or realizable=false")
         if n >= least:
-            raise Infeasible(NAME, condition, f"at most {MOST_ROUNDS:,} steps, as with n = {least:,}")
+            raise Infeasible(NAME, condition, f"at most {MAX_ROUNDS:,} steps, as with n = {least:,}")
         raise Infeasible.too_few(NAME, condition, least)
     wide = max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n)))
     beta = c_dp(n) ** 2 * lipschitz * wide / problem.radius
@@ -205,8 +205,8 @@ def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
         other = smoothness * n**1.5 * privacy.epsilon / (math.sqrt(problem.dimension) * options.polylog)
         batch = max(1, math.floor(min(math.sqrt(n), other or math.inf)))
         filled += f"; polylog(n/B, 1/δ) = {options.polylog:g} in B, whose second term needs M > 0"
-    if not 2 <= n // batch <= MOST_ROUNDS:
-        needs = f"batch_size from {-(-n // MOST_ROUNDS):,} to {n // 2:,}" if n >= 2 else "n >= 2"
+    if not 2 <= n // batch <= MAX_ROUNDS:
+        needs = f"batch_size from {-(-n // MAX_ROUNDS):,} to {n // 2:,}" if n >= 2 else "n >= 2"
         raise Infeasible(NAME, f"B = {batch:,} of n = {n:,} users makes {n // batch:,} steps", needs)
     beta = (16 * ratio + 8) * lipschitz * n**1.5 / (problem.radius * batch**2)
     return _Sizes(n // batch, batch, beta, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2), filled)

@@ -33,8 +33,8 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import CONTRACTION, DOMINANT, ContractingPhases, PrintedParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -288,7 +288,7 @@ def _schedule(problem: Problem, size: int, step: float, scale: float, shift: flo
     return tuple(found)
 
 
-def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chosen:
+def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Calibrated:
     """Algorithms 1 and 2 with section 3's numbers. Raises Infeasible where no phase has a batch of B users."""
     search.require_smooth(FILTERED, problem)
     epsilon, delta = privacy.epsilon, privacy.delta
@@ -348,10 +348,10 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
             "proof does not account for the replaced user's own decision in count: our accountant finds no ε.",
         ),
     )
-    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep))
+    return Calibrated(numbers.judged(conditions), _risk(problem, numbers, steep))
 
 
-def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Chosen:
+def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Calibrated:
     """Algorithms 5 to 8 with Appendix C's numbers. Raises Infeasible off a box, and where no phase has a batch."""
     search.require_smooth(MEDIAN, problem)
     search.require_box(MEDIAN, problem)
@@ -422,7 +422,9 @@ def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Ch
         ),
         (math.isfinite(found), f"Our accountant (docs/privacy/median-sgd.md#md2) finds no ε: {why}."),
     )
-    return Chosen(numbers.judged(conditions), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2")
+    return Calibrated(
+        numbers.judged(conditions), _risk(problem, numbers, steep), theorem="docs/privacy/median-sgd.md#md2"
+    )
 
 
 def _lemma_3(shift: float, epsilon: float, delta: float) -> float:

@@ -31,7 +31,6 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search
-from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy_iterates import (
     diameter,
     phase_share,
@@ -40,8 +39,9 @@ from quoron_server.algorithms.printed.lowy_iterates import (
     usual_conditions,
 )
 from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Privacy
+from quoron_server.plan import MAX_ROUNDS, Privacy
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, gradients
 
@@ -130,7 +130,7 @@ class PrintedERMParameters(PrintedParameters, Parameters):
             yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
 
 
-def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
+def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Calibrated:
     """Return every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
@@ -149,9 +149,9 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
         strength = lipschitz / width * (1 / math.sqrt(n * m) + math.sqrt(d) / (epsilon * n * math.sqrt(m)))
     sizes = [(phase_users(n, q, i), strength * 2 ** (p * i)) for i in range(1, last + 1)]  # line 4: n_i, λ_i
     lengths = [math.ceil(options.rounds_factor * (1 + math.sqrt(beta / pull)) * log) for _, pull in sizes]  # T_i
-    if (rounds := sum(lengths)) > MOST_ROUNDS:
+    if (rounds := sum(lengths)) > MAX_ROUNDS:
         raise Infeasible(
-            NAME, f"the printed T_i are {rounds:,} steps, and plans have {MOST_ROUNDS:,}", "fewer users or items"
+            NAME, f"the printed T_i are {rounds:,} steps, and plans have {MAX_ROUNDS:,}", "fewer users or items"
         )
     phases: list[PrintedPhase] = []
     for (users, pull), steps in zip(sizes, lengths, strict=True):
@@ -198,7 +198,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> C
         smoothing=smoothing,
         phases=tuple(phases),
     )
-    return Chosen(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
+    return Calibrated(parameters.judged(_conditions(parameters, problem, options, p)), None, theorem=THEOREM)
 
 
 def _conditions(
@@ -210,7 +210,7 @@ def _conditions(
     have = n ** (1 - q)
     need = 100 * (math.log(20 * n * m * d / delta) + epsilon) / (epsilon * (1 - 0.5**q))
     least = 3 * q + 2.5 + math.log(math.sqrt(m)) / math.log(n)
-    least_draws = 500 * (math.log(n * m * d / delta) + epsilon) / epsilon
+    min_draws = 500 * (math.log(n * m * d / delta) + epsilon) / epsilon
     yield from usual_conditions(problem, epsilon, smooth=False)
     yield have > need, f"Theorem C.1 needs n^(1-q) > {need:,.0f}, and n^(1-q) = {have:,.0f}."
     yield delta < 1 / (m * n), f"Theorem C.3 needs δ < 1/(mn) = {1 / (m * n):.2g}."
@@ -221,10 +221,10 @@ def _conditions(
             f"The proof of Theorem C.3 takes K_i <= n_i, and K_i > n_i in {len(over)} of {len(phases)} phases "
             f"(K_{over[0]} = {phases[over[0] - 1].draws:,}, n_{over[0]} = {phases[over[0] - 1].users:,}).",
         )
-    if few := [i for i, phase in enumerate(phases, 1) if phase.draws < least_draws]:
+    if few := [i for i, phase in enumerate(phases, 1) if phase.draws < min_draws]:
         yield (
             False,
-            f"The proof of Theorem C.1 takes K_i >= 500 log(nmde^ε/δ)/ε = {least_draws:,.0f}, and K_i is less in "
+            f"The proof of Theorem C.1 takes K_i >= 500 log(nmde^ε/δ)/ε = {min_draws:,.0f}, and K_i is less in "
             f"{len(few)} of {len(phases)} phases (K_{few[0]} = {phases[few[0] - 1].draws:,}), where noise ends runs.",
         )
     short = sum(phase.rounds * phase.draws < phase.users for phase in phases)

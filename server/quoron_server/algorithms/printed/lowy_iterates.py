@@ -28,7 +28,7 @@ from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
-from quoron_server.algorithms.info import Chosen, Printed
+from quoron_server.algorithms.spec import Calibrated, Printed
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Privacy, TrustModel
 from quoron_server.problem import Problem
@@ -80,7 +80,7 @@ class PrintedIterateParameters(PrintedParameters, ChainRounds):
     phases: tuple[ChainPhase, ...]
 
 
-def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
+def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Calibrated:
     """Return every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
@@ -126,7 +126,7 @@ def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) 
     single = all(phase.users == 1 for phase in parameters.phases)
     trust_model: TrustModel = "central-broadcast" if single else "central-release"
     judged = parameters.judged(_conditions(parameters, problem, options))
-    return Chosen(judged, None, theorem=THEOREM, trust_model=trust_model)
+    return Calibrated(judged, None, theorem=THEOREM, trust_model=trust_model)
 
 
 def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: float) -> float:

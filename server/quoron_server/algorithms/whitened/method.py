@@ -75,7 +75,7 @@ from quoron_privacy.means.free_counts import (
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
+from quoron_server.algorithms.spec import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,

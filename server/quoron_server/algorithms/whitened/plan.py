@@ -15,11 +15,11 @@ from quoron_privacy.means.free_counts import WEIGHTS, ColumnMean, Contrasts, Log
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
+from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
 from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
-from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
+from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -70,7 +70,7 @@ class WhitenedOptions:
     parts: bool = False  # whether the first message is thirteen questions: two servers and sums of silos need it
 
 
-def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Calibrated:
     """Return the one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     users, first = problem.users, PARTS if options.parts else 0
@@ -88,7 +88,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     p = _calibrated(problem, adjacency, options, rounds, mu)
     risk = before(problem, rounds, left)
     risk = None if risk is None else risk + 0.5 * p.smoothing
-    return Chosen(p, risk, adjacency=adjacency)
+    return Calibrated(p, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:
@@ -134,17 +134,19 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[float | None]:
     return [*[None] * (p.first + p.gradients), vote]
 
 
-def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
+def taken(plan: RunPlan, allowed: PolicyInputs) -> Decision:
     """Return whether all users may be asked in every round: always on one machine with all rows, else if enough answer.
 
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
     answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
     if allowed.participation < LEAST_PARTICIPATION:
-        return Verdict(False, f"where {LEAST_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken")
+        return Decision(
+            False, f"where {LEAST_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken"
+        )
     if allowed.everybody:
-        return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
-    return Verdict(
+        return Decision(True, "one machine holds all rows, and may ask everybody in every round")
+    return Decision(
         True, f"everybody may be asked {plan.cost.rounds} times, as budget.answers_per_user may say otherwise"
     )
 
@@ -308,11 +310,11 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
     return Infeasible.too_few(NAME, condition, math.ceil(problem.users * LEAST_RESOLUTION / found))
 
 
-INFO = AlgorithmInfo(
+SPEC = AlgorithmSpec(
     name=NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     origin=ours(DWORK_2014, BASSILY_SUN_2023.at("Algorithm 1")),
-    promises=Promises(THEOREM, pairs, moves=moves, adjacency=("replace-one", "zero-out"), one_server=None),
+    guarantees=Guarantees(THEOREM, pairs, moves=moves, adjacency=("replace-one", "zero-out"), one_server=None),
     options=WhitenedOptions,
     parameters=WhitenedParameters,
     planner=plan,
@@ -323,7 +325,7 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and for losses, which no gradient tells"
     ),
-    choosing=Choosing(
+    policy=Policy(
         many_passes=True,
         rule=taken,
         too_few=too_few,

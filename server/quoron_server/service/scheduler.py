@@ -34,10 +34,10 @@ from quoron_server import specification as specifications
 from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
-from quoron_server.service import certificates, journal, records, security
-from quoron_server.service.journal import Feed
+from quoron_server.service import certificates, event_log, records, security
+from quoron_server.service.active_run import ActiveRun, GrpcEngine, RunStopped
+from quoron_server.service.event_log import EventStream
 from quoron_server.service.records import Records, Users, outside, retried_once
-from quoron_server.service.running import GrpcEngine, Running, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import homes
 from quoron_server.specification import OtherPlan, RunSpecification
@@ -47,10 +47,10 @@ from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.service import helping as two_servers
+    from quoron_server.service import second_server_client as two_servers
     from quoron_server.service.coordinator import ServeConfig
 else:
-    two_servers = OnFirstUse("quoron_server.service.helping")  # with a second server alone
+    two_servers = OnFirstUse("quoron_server.service.second_server_client")  # with a second server alone
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
 OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks"
@@ -84,7 +84,7 @@ class Counts:
         self.calls[why or kinds.get(code, "other")] += 1
 
 
-class Manager:
+class RunScheduler:
     """All runs of one coordinator. Methods run in the event loop; the database is used in threads."""
 
     def __init__(self, database: Database, sessions: Sessions, config: "ServeConfig") -> None:
@@ -100,13 +100,13 @@ class Manager:
         self.records = Records(self._store)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
-        self._helping = None if link is None else two_servers.Helping(link, database)
+        self._second_server = None if link is None else two_servers.SecondServerClient(link, database)
         # In plaintext, for one machine or a proxy, many clients may share a connection.
         self._most = None if plaintext else config.connections()
         self._gathered = -math.inf  # loop time from which on questions are sent
-        self._active: dict[str, Running] = {}
-        self._waiting: dict[str, Running] = {}
-        self._threads = ThreadPoolExecutor(wire.MOST_RUNS, thread_name_prefix="run")
+        self._active: dict[str, ActiveRun] = {}
+        self._waiting: dict[str, ActiveRun] = {}
+        self._threads = ThreadPoolExecutor(wire.MAX_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -128,7 +128,7 @@ class Manager:
                     row.require(SERVICE)
                     run = await self._planned(row.specification)
                 except QuoronError as error:
-                    self._pause(row.run, Feed(await self.stored(self.records.events, row.run)), error)
+                    self._pause(row.run, EventStream(await self.stored(self.records.events, row.run)), error)
                     continue
                 run.seated = await self.stored(self.registry.seated, row.run)
                 self._waiting[row.run] = run
@@ -137,15 +137,15 @@ class Manager:
 
     async def _close_helped(self) -> None:
         """Report ended runs to the second server, so that it destroys their keys."""
-        if self._helping is not None:
+        if self._second_server is not None:
             with suppress(RunStopped):
-                await self.stored(self._helping.close_ended, self.registry)
+                await self.stored(self._second_server.close_ended, self.registry)
 
-    async def _planned(self, text: str) -> Running:
+    async def _planned(self, text: str) -> ActiveRun:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan)
+        return ActiveRun(specification, plan)
 
     async def stop(self) -> None:
         """Stop every run where it is; the next start resumes it."""
@@ -172,9 +172,9 @@ class Manager:
         called = {"name": name, "software": software}
         user: int = await self.stored(lambda: self.registry.enrol(identity, group, **called, people=people))
         if known is None:
-            shown = journal.called(name, identity)
+            shown = event_log.called(name, identity)
             event = "enrolled silo" if people > 1 else "enrolled"
-            journal.note(event, user=user, group=group, name=shown, people=people)
+            event_log.note(event, user=user, group=group, name=shown, people=people)
         self.users.came(group, people)
         return await self.after(user)
 
@@ -188,7 +188,7 @@ class Manager:
         """Return name, ε and δ of the runs that a user's client has agreed to, the latest first."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
             await self.stored(engine.note_of, user)
-        return await self.stored(self.registry.agreed, user, wire.MOST_TOLD)
+        return await self.stored(self.registry.agreed, user, wire.MAX_TOLD)
 
     async def submit(self, text: str, *, by: str = "") -> str:
         """Enter a run of an operator; return its name. Submitting the same specification again is the same run.
@@ -199,7 +199,7 @@ class Manager:
             return await self._submit(text, by)
         except QuoronError as error:
             self.counts.refuse(error)
-            journal.note("refused", by=by, why=str(error))
+            event_log.note("refused", by=by, why=str(error))
             raise
 
     async def _submit(self, text: str, by: str) -> str:
@@ -214,7 +214,7 @@ class Manager:
                 self.records.paused.pop(name, None)
                 self._waiting[name] = run
         if new:
-            journal.note("submitted", run=name, by=by, group=specification.group, plan=digest(run.plan))
+            event_log.note("submitted", run=name, by=by, group=specification.group, plan=digest(run.plan))
             await self._begin_those_that_can()
         return name
 
@@ -224,7 +224,7 @@ class Manager:
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk, apart)
         specifications.require_telling(specification, plan)
-        specifications.require_second_server(specification, plan, helped=self._helping is not None)
+        specifications.require_second_server(specification, plan, helped=self._second_server is not None)
         if self._most is not None:
             specifications.require_connections(specification, self._most, alone=self._config.max_users_per_client == 1)
 
@@ -248,14 +248,14 @@ class Manager:
             await self.stored(lambda: self._store.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # also if the caller stops waiting
-        journal.note("cancelled", run=run, by=by)
+        event_log.note("cancelled", run=run, by=by)
         return await self.records.status(run)
 
     async def runs(self) -> list[dict[str, Any]]:
         """Return the state of every run, in order of submission; of open ones with their connected members."""
-        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+        return [run | self.sessions.standing(run["run"]) for run in await self.records.runs()]
 
-    async def feed(self, run: str) -> Feed:
+    async def feed(self, run: str) -> EventStream:
         """Return the public events of a run. Raises UnknownRun for an unknown name."""
         known = self._active.get(run) or self._waiting.get(run)
         return await self.records.feed(run) if known is None else known.feed
@@ -285,9 +285,9 @@ class Manager:
         """Number of runs that wait for users."""
         return len(self._waiting)
 
-    def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
+    def _pause(self, run: str, feed: EventStream, error: QuoronError) -> None:
         """Leave a run as it is stored, and report why to its watchers."""
-        journal.note("paused", run=run, why=str(error))
+        event_log.note("paused", run=run, why=str(error))
         self._active.pop(run, None)
         words = outside(error)
         self.records.paused[run] = words, feed.rounds
@@ -296,7 +296,7 @@ class Manager:
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
             for name, run in list(self._waiting.items()):
-                if len(self._active) >= wire.MOST_RUNS:
+                if len(self._active) >= wire.MAX_RUNS:
                     return  # other runs wait until one has ended
                 wanted = run.specification.problem.users, run.specification.group
                 if not run.seated and not (self.users.may_be(*wanted) and await self.stored(self.users.are, *wanted)):
@@ -305,14 +305,14 @@ class Manager:
                     self._active[name] = self._waiting.pop(name)
                     run.task = asyncio.create_task(self._whole(run))
 
-    async def _whole(self, run: Running) -> None:
+    async def _whole(self, run: ActiveRun) -> None:
         """Carry out a run to its end, then begin the next waiting one."""
         await self._live(run)
         if self._waiting and not self._stopping.is_set():
             with suppress(RunStopped):
                 await self._begin_those_that_can()
 
-    async def _live(self, run: Running) -> None:
+    async def _live(self, run: ActiveRun) -> None:
         """Carry out a run to its end, retrying while the database cannot be reached."""
         how: State = "complete"
         error: str | None = None
@@ -360,16 +360,16 @@ class Manager:
         failure = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": failure})
         words = (why or failure) if failure else ""
-        journal.note("ended early" if failure else "ended", run=run.name, how=how, why=words)
+        event_log.note("ended early" if failure else "ended", run=run.name, how=how, why=words)
 
-    async def _carry_out(self, run: Running) -> None:
+    async def _carry_out(self, run: ActiveRun) -> None:
         """Begin or resume a run from the ledger, once."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
         run.begun = run.begun or begun
-        helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
+        second_server = self._second_server if run.plan.guarantee.trust_model == "two-servers" else None
         if (session := run.session) is None:
-            consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
+            consent = None if second_server is None else await asyncio.to_thread(second_server.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self.registry.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
@@ -385,7 +385,7 @@ class Manager:
         run.moved = max(loop.time(), self._gathered)
         if run.engine is None:
             rounds, doing = run.plan.cost.rounds, "resumed" if begun else "began"
-            journal.note(doing, run=run.name, users=len(members), rounds=rounds, done=len(events))
+            event_log.note(doing, run=run.name, users=len(members), rounds=rounds, done=len(events))
         run.engine = GrpcEngine(
             self.sessions,
             session,
@@ -399,8 +399,8 @@ class Manager:
             raise RunStopped(f"Run {run.name} was stopped.")
         observers: list[Observer] = [run]
         engine: Any = run.engine  # with two servers its sums are still masked
-        if helping is not None:
-            engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
+        if second_server is not None:
+            engine = two_servers.TwoServersEngine(run.engine, second_server, wanted, run.plan)
             observers.insert(0, engine)
         try:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
@@ -410,12 +410,12 @@ class Manager:
             raise
         await run.until_published(self._stopping)
 
-    def _note_agreed(self, run: Running, users: set[int]) -> None:
+    def _note_agreed(self, run: ActiveRun, users: set[int]) -> None:
         p = run.plan.guarantee
         epsilon, delta = wire.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
         self.registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
-    def _begin(self, run: Running) -> list[dict[str, Any]]:
+    def _begin(self, run: ActiveRun) -> list[dict[str, Any]]:
         members = self._store.begin(run.specification, run.plan)
         if run.specification.participation == "public":
             run.names = self.registry.called(members.tolist())

@@ -25,7 +25,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
-from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
+from quoron_server.service.event_log import MAX_SHOWN, EventStream, named, public
 from quoron_server.service.sessions import RunSession, Sessions, poll_seconds
 from quoron_server.specification import RunSpecification
 
@@ -118,7 +118,7 @@ def _ends(seconds: float) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class Running(Observer):
+class ActiveRun(Observer):
     """A run that this coordinator carries out, or will carry out once enough users are enrolled.
 
     It waits until enough members are connected and have agreed; nothing is charged before. As an observer of its own
@@ -127,7 +127,7 @@ class Running(Observer):
 
     specification: RunSpecification
     plan: RunPlan
-    feed: Feed = field(default_factory=Feed)
+    feed: EventStream = field(default_factory=EventStream)
     session: RunSession | None = None
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
@@ -183,7 +183,7 @@ class Running(Observer):
     def unwilling(self) -> list[int]:
         """Return members that are not connected or have not agreed; as many as are named."""
         session = self.session
-        return [] if session is None else sorted(session.users - session.present)[: MOST_SHOWN + 1]
+        return [] if session is None else sorted(session.users - session.present)[: MAX_SHOWN + 1]
 
     def stop(self) -> None:
         """Cancel what the run waits for: it does not begin, or go on, now."""

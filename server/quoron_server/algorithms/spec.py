@@ -18,7 +18,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import DominatingPair
-    from quoron_server.plan import Allowance, Verdict
+    from quoron_server.plan import Decision, PolicyInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def entropy(rate: float) -> float:
     >>> round(entropy(0.5), 4), round(entropy(0.03), 4)
     (0.6931, 0.1347)
     """
-    return -sum(each * math.log(each) for each in (rate, 1 - rate) if each > 0)
+    return -sum(share * math.log(share) for share in (rate, 1 - rate) if share > 0)
 
 
 def trivial_risk(problem: Problem) -> float:
@@ -130,7 +130,7 @@ def loss_scale(problem: Problem) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Calibrated:
     """The numbers of a run. The registry says what is promised for them; a field that is None is as usual there."""
 
     parameters: Parameters
@@ -141,17 +141,17 @@ class Chosen:
     assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
 
-PlanFunction = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
+PlanFunction = Callable[[Problem, Privacy, Any], Calibrated]  # problem, privacy, options; raises Infeasible
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class Policy:
     """How `auto`, a rounds curve and `quoron plan` come to an algorithm's plans, and what they say of them."""
 
     many_passes: bool = False  # whether it may ask a user more than once
     removes_outliers: bool = False
-    # Whether `auto`'s public rule takes this plan, under such an allowance; None: it goes by predicted risks.
-    rule: "Callable[[RunPlan, Allowance], Verdict] | None" = None
+    # Whether `auto`'s public rule takes this plan, with such inputs; None: it goes by predicted risks.
+    rule: "Callable[[RunPlan, PolicyInputs], Decision] | None" = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     # The share of users who are expected to answer comes last.
     too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
@@ -181,8 +181,8 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
-    """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
+class Guarantees:
+    """What an algorithm's calibrated plans may guarantee, where that is proved, and what a run costs."""
 
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
@@ -216,13 +216,13 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class AlgorithmInfo:
+class AlgorithmSpec:
     """One line of `quoron show algorithms`, and the functions behind it."""
 
     name: str
     summary: str
     origin: Origin  # whose algorithm it is, and the papers
-    promises: Promises
+    guarantees: Guarantees
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
     planner: PlanFunction
@@ -232,7 +232,7 @@ class AlgorithmInfo:
     printed: Printed | None = None  # the same as its paper prints it, where it is one of the four papers'
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
-    choosing: Choosing = Choosing()
+    policy: Policy = Policy()
 
     @property
     def paper(self) -> str:
@@ -241,13 +241,13 @@ class AlgorithmInfo:
 
     @property
     def trust_model(self) -> TrustModel:
-        """What plans usually promise."""
-        return self.promises.trust_models[0]
+        """What plans usually guarantee."""
+        return self.guarantees.trust_models[0]
 
     @property
     def trust_models(self) -> tuple[TrustModel, ...]:
-        """All that plans may promise, the usual one first."""
-        return (*self.promises.trust_models, *(() if self.promises.one_server is not None else ("two-servers",)))
+        """All that plans may guarantee, the usual one first."""
+        return (*self.guarantees.trust_models, *(() if self.guarantees.one_server is not None else ("two-servers",)))
 
     def takes(self, option: str) -> bool:
         """Return whether its options have one of this name."""
@@ -271,5 +271,5 @@ class AlgorithmInfo:
 
     @property
     def may_be_gaussian(self) -> bool:
-        """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
-        return self.promises.pairs is not no_pairs
+        """Whether any plan of it guarantees a μ as a whole: where none does, no share of one can be spent."""
+        return self.guarantees.pairs is not no_pairs

@@ -1,6 +1,6 @@
 """What a coordinator says of its runs, users and operators: a log for people and programs, and public events of a run.
 
-    journal.note("cancelled", run="summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
+    note("cancelled", run="summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
 
 Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. The entries:
 docs/operate.md#logs.
@@ -17,7 +17,7 @@ _log = logging.getLogger("quoron")
 _NOBODY = "nobody that gave a name"
 _LONGEST, _SHOWN = 64, 16  # characters of a client's name, and of a fingerprint where there is none
 
-MOST_SHOWN = 100  # names in one line
+MAX_SHOWN = 100  # names in one line
 PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
 EVENTS: Mapping[str, str] = {  # the first word is the event's name
@@ -54,7 +54,7 @@ def note(event: str, *, shown: dict[str, str] | None = None, **fields: Any) -> N
     _log.log(level, words, said, extra={"event": event.partition(" ")[0], "fields": fields}, stacklevel=2)
 
 
-class Feed:
+class EventStream:
     """Public events of one run: everything from the first, then as they happen, to any number of watchers.
 
     Append from the event loop, watch from any task of it.
@@ -114,4 +114,4 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names of many, for people."""
-    return ", ".join(names[:MOST_SHOWN]) + (" and others" if len(names) > MOST_SHOWN else "")
+    return ", ".join(names[:MAX_SHOWN]) + (" and others" if len(names) > MAX_SHOWN else "")

@@ -1,8 +1,8 @@
 """The coordinator's side of two servers: sums of masked answers, whose masks another operator's server lifts off.
 
-    helping = Helping(SecondServerLink(...), database)
-    helped = helping.open(specification, plan)           # the second server's signed consent, durable
-    engine = HelpedEngine(engine, helping, specification, plan)  # sums that hold the second server's noise
+    second_server = SecondServerClient(SecondServerLink(...), database)
+    helped = second_server.open(specification, plan)       # the second server's signed consent, durable
+    engine = TwoServersEngine(engine, second_server, specification, plan)  # sums that hold the second server's noise
 
 A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
 answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
@@ -36,7 +36,7 @@ from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer, RoundEvent
-from quoron_server.service.running import GrpcEngine
+from quoron_server.service.active_run import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.registry import OPEN, Registry
@@ -107,7 +107,7 @@ class _Gathered:
     values: Words
 
 
-class Helping:
+class SecondServerClient:
     """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block.
 
     Of a round its list's chain and its masked sum are kept until it is committed. After the commit only the chain is
@@ -120,7 +120,7 @@ class Helping:
         self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
-        files = [read(each) for each in (link.authority, link.key, link.certificate)]
+        files = [read(path) for path in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         database.ensure(SCHEMA)
 
@@ -222,7 +222,7 @@ class Helping:
 
         def said() -> Iterator[helper_pb2.ListPart]:
             for start in range(0, max(1, len(entries)), _PART):
-                some = [helper_pb2.Entry(**each._asdict()) for each in entries[start : start + _PART]]
+                some = [helper_pb2.Entry(**entry._asdict()) for entry in entries[start : start + _PART]]
                 yield helper_pb2.ListPart(head=None if start else head, entries=some)
 
         seconds = TIMEOUT + EACH * len(entries)
@@ -239,7 +239,7 @@ class Helping:
     def _reply(
         self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
     ) -> Any:
-        data = self._call(lambda stub: self._whole(each.data for each in ask(stub)), missing=missing)
+        data = self._call(lambda stub: self._whole(part.data for part in ask(stub)), missing=missing)
         if data is None:
             return None
         try:
@@ -256,8 +256,8 @@ class Helping:
     def _whole(self, parts: Iterator[bytes]) -> bytes:
         """Raise ServerDisagrees for a reply that no plan has and that would fill memory."""
         data = bytearray()
-        for each in parts:
-            data += each
+        for part in parts:
+            data += part
             if len(data) > _LONGEST:
                 raise ServerDisagrees(f"Expected a reply of the second server of at most {_LONGEST:,} bytes, got more.")
         return bytes(data)
@@ -307,14 +307,14 @@ class Helping:
 
 
 @dataclass(slots=True, eq=False)
-class HelpedEngine(Observer):
+class TwoServersEngine(Observer):
     """The engine of a run of two servers, around the one that brings questions to clients.
 
     As an observer of the run it erases what is kept of a round's sum, once the round is committed.
     """
 
     inner: GrpcEngine
-    helping: Helping
+    second_server: SecondServerClient
     specification: RunSpecification
     plan: RunPlan
     hides_answers: ClassVar[bool] = True
@@ -332,11 +332,11 @@ class HelpedEngine(Observer):
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the commit."""
-        self.helping.forget(self.specification.run, before=event.round + 1)
+        self.second_server.forget(self.specification.run, before=event.round + 1)
 
     def finished(self, model: Any) -> None:
         """What a kill has left."""
-        self.helping.forget(self.specification.run)
+        self.second_server.forget(self.specification.run)
 
     def ask(self, question: Question) -> RingSums:
         """The sum of who answered, with the second server's noise, and the chain of all lists; as `GrpcEngine` raises,
@@ -346,12 +346,12 @@ class HelpedEngine(Observer):
         if not isinstance(asked, RingRows):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.chain_before(run, round_) if round_ else FIRST
+        before = self.second_server.chain_before(run, round_) if round_ else FIRST
         reply = None
         if not self._begun:
-            self.helping.forget(run, before=round_)  # of a round whose commit came just before a kill
-            self.helping.require_same_key(self.specification, self.plan)
-            reply = self.helping.recall(run, round_)
+            self.second_server.forget(run, before=round_)  # of a round whose commit came just before a kill
+            self.second_server.require_same_key(self.specification, self.plan)
+            reply = self.second_server.recall(run, round_)
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
@@ -363,19 +363,19 @@ class HelpedEngine(Observer):
         """Ask everybody, keep what came, and send the list."""
         run, round_ = self.specification.run, question.round
         self._gather(question, asked)
-        entries = [self._gathered[each].entry for each in sorted(self._gathered)]
+        entries = [self._gathered[fingerprint].entry for fingerprint in sorted(self._gathered)]
         chain = next_chain(before, round_, entries)
         used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
-        self.helping.hold(run, round_, chain, used, total, len(entries))
+        self.second_server.hold(run, round_, chain, used, total, len(entries))
         plan = bytes.fromhex(digest(self.plan))
         head = helper_pb2.HelperList(run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries))
-        return self.helping.sum(head, entries)
+        return self.second_server.sum(head, entries)
 
     def _unmasked(self, question: Question, asked: RingRows, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the second server's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
-        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
+        length, held = self._length(round_) * self._groups, self.second_server.held(run, round_)
         if len(reply.values) != 8 * length or len(reply.left_out) % DIGEST:
             raise ServerDisagrees(
                 f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
@@ -387,34 +387,34 @@ class HelpedEngine(Observer):
             total = rows.less(np.frombuffer(held["total"], "<u8").astype(np.uint64), lifted)
             return RingSums(total, held["used"], held["answered"], len(question.cohort))
         listed = sorted(self._gathered if same and self._gathered else set(split_digests(reply.fingerprints)))
-        asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
+        asked_for = self.second_server.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
             raise ServerDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
                 "got one with others: anyone who has sent it had another coordinator's database, or it does not follow."
             )
         self._gather_all(question, asked, listed)
-        entries = [self._gathered[each].entry for each in listed]
+        entries = [self._gathered[fingerprint].entry for fingerprint in listed]
         if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise ServerDisagrees(
                 f"Expected the second server's reply to a list of run {run} whose clients send what they sent before, "
                 f"got one of other entries in round {round_}: a client's record was put back, or the second server "
                 "does not follow. Cancel the run, or put back what is newer."
             )
-        kept = [each for each in listed if each not in set(left_out)]
-        used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
-        self.helping.hold(run, round_, reply.chain)
-        total = self._totals(round_, [self._gathered[each] for each in kept])
+        kept = [fingerprint for fingerprint in listed if fingerprint not in set(left_out)]
+        used = next_chain(self._used(asked), round_, [self._gathered[fingerprint].entry for fingerprint in kept])
+        self.second_server.hold(run, round_, reply.chain)
+        total = self._totals(round_, [self._gathered[fingerprint] for fingerprint in kept])
         return RingSums(rows.less(total, lifted), used, len(kept), len(question.cohort))
 
     def _gather_all(self, question: Question, asked: RingRows, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the second server has answered has sent again what it sent before."""
-        while not all(each in self._gathered for each in listed):
+        while not all(fingerprint in self._gathered for fingerprint in listed):
             _log.warning(
                 "run %s: round %d is asked again, until those of the list of the second server %s are here",
                 self.specification.run,
                 question.round,
-                self.helping.link.address,
+                self.second_server.link.address,
             )
             self._gather(question, asked)
 
@@ -426,7 +426,7 @@ class HelpedEngine(Observer):
         sealed: dict[int, Sealed] = session.sealed
         there = [row for row in sorted(sealed) if answers.status[row] == Status.ANSWERED]
         users = session.members[question.cohort[there]].tolist()
-        known = self.helping.fingerprints(users)
+        known = self.second_server.fingerprints(users)
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
                 entry = Entry(own, sealed[row].question, sealed[row].text, row % self._groups)
@@ -446,6 +446,6 @@ class HelpedEngine(Observer):
     def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
         """Of each group, one after the other."""
         totals = np.zeros((self._groups, self._length(round_)), np.uint64)
-        for each in gathered:
-            totals[each.entry.group] += each.values
+        for share in gathered:
+            totals[share.entry.group] += share.values
         return totals.reshape(-1)
