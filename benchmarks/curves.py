@@ -38,9 +38,9 @@ from quoron.training.estimated import DEAREST_RATE
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import LeastSquares, Logistic
-from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import EstimatedBounds, share_for
 from quoron_privacy.errors import QuoronError
+from quoron_privacy.histograms.data_quality import looked_at
+from quoron_privacy.histograms.private_bounds import EstimatedBounds, share_for
 
 MADE = ("line", "bend", "xor", "wide", "alike", "tails")
 _COLLEGES = (

@@ -26,7 +26,7 @@ from quoron.evaluation import figures
 from quoron.evaluation.scores import Scorer, usable
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import ReleaseGuarantee
 
@@ -76,7 +76,7 @@ def measured(task: str, epsilon: float, users: int, repetitions: int, seed: int)
         noise = SeededNoise(10_000 * (seed - 1) + repetition)
         released = figures.release(held, scorer, lambda items=items: [items], noise)
         said = figures.read(held, scorer, released, ReleaseGuarantee(epsilon, 1e-6, ""))
-        bound = figures.where(held, scorer, np.array(released["places"])).bound
+        bound = figures.cells_of(held, scorer, np.array(released["places"])).bound
         if bound not in truths:
             truths[bound] = own_figures(scorer, everybody, bound)
         found.append((said, own_figures(scorer, items, bound), truths[bound]))

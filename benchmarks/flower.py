@@ -151,7 +151,7 @@ def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
 
 def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The same run for a coordinator. The columns are never read: its clients draw their users as we do."""
-    config, problem = prepared.config, prepared.scene.problem
+    config, problem = prepared.config, prepared.setup.problem
     columns = Encoding(
         tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(problem.dimension)), Signs("y"), intercept=False
     )
@@ -174,7 +174,7 @@ def specification(prepared: Prepared[Setup]) -> RunSpecification:
 
 async def clients(prepared: Prepared[Setup], where: str, folder: Path, users: int) -> None:
     """All of them, each answering for itself alone."""
-    engine = prepared.scene.engine
+    engine = prepared.setup.engine
 
     def answers_of(user: int) -> Callable[[pb.Question], np.ndarray]:
         def answer(message: pb.Question) -> np.ndarray:

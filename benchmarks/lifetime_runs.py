@@ -8,9 +8,9 @@ Rounds on uniform cohorts, replace-one, with the noise that `dp-sgd-wor` plans f
 
 import time
 
-from quoron_privacy.accounts import gdp, near_gaussian, subsampling
+from quoron_privacy.accounts import approximate_gdp, gdp, subsampling
 from quoron_privacy.accounts.lifetime import Charge, Limit, compose
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 
 RUNS = (  # ε, δ, rate, rounds
     (0.5, 1e-7, 0.05, 100),
@@ -28,7 +28,7 @@ def row(epsilon: float, delta: float, rate: float, rounds: int) -> str:
     """One run, in cells."""
     mu = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
     start = time.process_time()
-    points = near_gaussian.points(Pair.sampled(rate, mu, rounds, "replace-one").delta, epsilon, delta)
+    points = approximate_gdp.points(DominatingPair.sampled(rate, mu, rounds, "replace-one").delta, epsilon, delta)
     seconds = time.process_time() - start
     run = Charge("run", "everyone", epsilon, delta, variation=1e-40, near=points)
     account, number = Limit("everyone", 8 * epsilon, 100 * delta, 1.0).account(), 0

@@ -57,7 +57,7 @@ class Watch:
         self.asked = self.first = self.last = self.memory = 0.0
         self.used: list[float] = []
 
-    def said(self, text: str) -> None:
+    def waiting(self, text: str) -> None:
         """Who is there."""
         print(text, flush=True)
 

@@ -1,4 +1,4 @@
-"""How much noise outlier means need behind their lotteries, and the least cohort for which they are of use.
+"""How much noise outlier means need behind their tests, and the least cohort for which they are of use.
 
     python benchmarks/outlier_noise.py
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust import lottery, subsampled_lottery
+from quoron_privacy.robust import smooth_test, subsampled_test
 
 DELTA = 1e-6
 ONE = ((0.1, 2000), (0.5, 300), (1.0, 200), (1.0, 600), (2.0, 3000), (4.0, 600), (8.0, 3000), (12.0, 100))  # ε, C
@@ -29,7 +29,7 @@ class Series:
     def noise(self, cohort: int) -> float:
         """σ/τ; inf where there is no plan."""
         try:
-            plan = subsampled_lottery.calibrate(
+            plan = subsampled_test.calibrate(
                 self.epsilon, DELTA, users=round(cohort / self.rate), cohort_size=cohort, releases=self.releases
             )
         except Infeasible:
@@ -58,8 +58,8 @@ def main() -> None:
     """Three tables."""
     print("one release: epsilon, C, sigma/tau, least C with sigma/tau <= 0.1")
     for epsilon, size in ONE:
-        noise = lottery.calibrate(epsilon, DELTA, size).noise_multiplier
-        useful = least(partial(lottery.estimate, epsilon, DELTA), 8)
+        noise = smooth_test.calibrate(epsilon, DELTA, size).noise_multiplier
+        useful = least(partial(smooth_test.estimate, epsilon, DELTA), 8)
         print(f"{epsilon:6g}{size:8d}{noise:12.3g}{useful:8d}", flush=True)
     print("T releases: epsilon, rate, T, K, sigma/tau, least K with sigma/tau <= 0.1")
     for each in MANY:

@@ -31,9 +31,9 @@ from few_users_tasks import FIXED, OTHERS, Task
 from quoron.data import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.features import Categorical, Numeric
-from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import EstimatedBounds, marks, ranges, share_for
 from quoron_privacy.errors import Infeasible, QuoronError
+from quoron_privacy.histograms.data_quality import looked_at
+from quoron_privacy.histograms.private_bounds import EstimatedBounds, marks, ranges, share_for
 from quoron_privacy.noise.streams import SeededNoise
 
 SHIPPED = {

@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 import quoron
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means import learnt_mean
+from quoron_privacy.means import adaptive_mean
+from quoron_privacy.means.adaptive_mean import AdaptiveMean
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.means.learnt_mean import LearntMean
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -176,7 +176,7 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
         again = range(-(-max(NOISES, NUMBERS // table.shape[1]) // len(tables)))
         if method == PLAIN:
             users, columns = table.shape
-            learnt = LearntMean(users, columns, bound, gdp.mu_for(epsilon, DELTA))
+            learnt = AdaptiveMean(users, columns, bound, gdp.mu_for(epsilon, DELTA))
             for run in again:
                 rng = np.random.default_rng([draw, run])
                 squares += [[np.sum((learnt.release(away, np.ones(len(away), bool), rng, rng).value - mean) ** 2)]]
@@ -281,7 +281,7 @@ def main() -> None:
     bounds = (asked.bound,) if asked.bound else BOUNDS
     methods = METHODS[:1] if asked.learnt else (PLAIN,) if asked.plain else METHODS
     if asked.plain or asked.forecast:
-        learnt_mean.GaussianNoise = FloatNoise  # type: ignore[attr-defined, assignment]
+        adaptive_mean.GaussianNoise = FloatNoise  # type: ignore[attr-defined, assignment]
     if asked.forecast:
         for line in forecast_cells((asked.shape,) if asked.shape else FORECAST, asked.draws):
             print(json.dumps(line), flush=True)

@@ -24,7 +24,7 @@ from few_users_tasks import FIXED, OTHERS, Task
 import quoron
 from quoron.config import Config, from_tree
 from quoron.model import Model
-from quoron.training.run import rehearse
+from quoron.training.run import simulate_training
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import read_label
 from quoron_client.data.features import Categorical
@@ -139,7 +139,7 @@ def _trained(frame: pd.DataFrame, section: dict[str, Any], epsilon: float, seed:
         "privacy": {"epsilon": epsilon, "allow_large_delta": True},
     }
     config: Config = from_tree(tree)
-    return rehearse(config, simulation_seed=seed, frame=frame)[0]
+    return simulate_training(config, simulation_seed=seed, frame=frame)[0]
 
 
 if __name__ == "__main__":

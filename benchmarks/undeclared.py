@@ -25,7 +25,7 @@ from few_users_tasks import FIXED, OTHERS
 
 from quoron.config import from_tree
 from quoron.paths import table_file
-from quoron.training.run import rehearse, simulated
+from quoron.training.run import simulate_training, simulated
 from quoron_client.data.encoding import read_label
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import QuoronError
@@ -104,7 +104,7 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
             try:
                 config = from_tree(tree | {"run": {"seed": seed}})
                 config = config if how == "declared" else simulated(config, Path.cwd(), train)[0]
-                model, _, _ = rehearse(config, simulation_seed=seed, frame=train)
+                model, _, _ = simulate_training(config, simulation_seed=seed, frame=train)
             except QuoronError as error:
                 about[f"refused {how}"] = str(error)[:300]
                 found[how].append(0.5)

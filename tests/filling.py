@@ -30,7 +30,7 @@ from quoron.reports import pages as reports
 from quoron.run_folder import Identity, RunFolder, claim
 from quoron.simulation import sources
 from quoron.training import lifetime, result, run
-from quoron.training.table import Curated
+from quoron.training.table import TableSetup
 from quoron_privacy.errors import RunError
 from quoron_server.storage import store
 from quoron_server.storage.ledger import Ledger
@@ -95,14 +95,14 @@ class Life:
 def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
     """The configuration, with small pages, one plan for all lives and a report of one line; and what begins a life."""
     store.SETTINGS = ("page_size=512", *store.SETTINGS)
-    planned: list[Prepared[Curated]] = []
+    planned: list[Prepared[TableSetup]] = []
     plan = run._planned
 
-    def once(config: Any, base: Path, identity: Identity, *given: Any, **named: Any) -> Prepared[Curated]:
+    def once(config: Any, base: Path, identity: Identity, *given: Any, **named: Any) -> Prepared[TableSetup]:
         planned[:] = planned or [plan(config, base, identity, *given, **named)]
-        scene, account = replace(planned[0].scene, identity=identity), partial(lifetime.opened, config.train.ledger)
+        scene, account = replace(planned[0].setup, identity=identity), partial(lifetime.opened, config.train.ledger)
         return replace(
-            planned[0], config=config, scene=scene, digest=config.digest(), name=identity.run, account=account
+            planned[0], config=config, setup=scene, digest=config.digest(), name=identity.run, account=account
         )
 
     def report(to: RunFolder, *_: Any) -> Path:

@@ -108,7 +108,7 @@ def test_no_statement_needs_a_compiler() -> None:
         module
         for package in ("quoron_privacy", "quoron_server")
         for module in modules(package)
-        if any(within(name, {"numba", "llvmlite", "quoron_privacy.kernels.shipped"}) for name in imported(module))
+        if any(within(name, {"numba", "llvmlite", "quoron_privacy.kernels.prebuilt"}) for name in imported(module))
     }
     beside = {module for module in compiled if module.name.endswith("_loops.py")}
     named = {"samplers.py", "gaussian_proposals.py"}  # behind the streams
@@ -121,7 +121,7 @@ def test_no_statement_needs_a_compiler() -> None:
 def test_every_loop_is_looked_for_among_those_that_an_installation_brings() -> None:
     taken = re.compile(r"^from numba import .*\b(njit|cfunc)\b|\bnumba\.(njit|cfunc)\b", re.MULTILINE)
     own = {path for package in FOLDERS for path in modules(package) if taken.search(path.read_text(encoding="utf-8"))}
-    assert {path.name for path in own} == {"shipped.py"}
+    assert {path.name for path in own} == {"prebuilt.py"}
 
 
 def test_loops_and_plans_use_no_privacy_accountant() -> None:

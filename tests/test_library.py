@@ -70,5 +70,5 @@ def test_every_mechanism_has_a_public_name() -> None:
     Three have a mechanism of a loop in their place, which has the same name.
     """
     found = {name: getattr(loops, name) if name in IN_LOOPS else each for name, each in mechanisms()}
-    assert {"GaussianNoise", "LaplaceTest", "NormCountMean"} <= set(found)
+    assert {"GaussianNoise", "LaplaceGate", "NormCountMean"} <= set(found)
     assert {name for name, each in found.items() if getattr(quoron_privacy, name, None) is not each} == set()

@@ -68,7 +68,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 copy.write_bytes(path.read_bytes())
     # No isolation: the build backend comes from this environment, so nothing is downloaded.
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(source)]
-    without = os.environ | {"QUORON_KERNELS": "0"}  # what is compiled has its tests in test_shipped_kernels.py
+    without = os.environ | {"QUORON_KERNELS": "0"}  # what is compiled has its tests in test_prebuilt_kernels.py
     subprocess.run(command, env=without, check=True, capture_output=True, text=True)
     (built,) = place.glob("*.whl")
     return built

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quoron_privacy.accounts import lifetime
-from quoron_privacy.counts import min_cohort
+from quoron_privacy.histograms import min_cohort
 from quoron_privacy.noise import streams as noise
 from quoron_server.algorithms import ALGORITHMS
 

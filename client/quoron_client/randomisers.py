@@ -60,7 +60,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.noise.samplers import SETTLING, gaussian_tables, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 

@@ -30,7 +30,7 @@ class GaussianNoise:
     """Independent N(0, scale²) noise on every coordinate, rounded down to multiples of scale / 2³⁰.
 
     Formal guarantee: if replacing one user moves `value` by at most `sensitivity` in ℓ2, the release is
-    `effective_mu(dimension)`-GDP with exact noise (noise#n4); `noise.total_variation` bounds what the noise lacks.
+    `effective_mu(dimension)`-GDP with exact noise (noise#n4); `noise.total_variation` bounds the difference.
 
     | input                          | what happens                                               |
     | ------------------------------ | ---------------------------------------------------------- |

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import (
@@ -66,16 +66,16 @@ from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
 from quoron_privacy.prefix import noise as prefix
 from quoron_privacy.release import Adjacency, guaranteed
-from quoron_privacy.robust import lottery, robust_mean, subsampled_lottery
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust import robust_mean, smooth_test, subsampled_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.robust.smooth_test import OneShot
+from quoron_privacy.robust.subsampled_test import SubsampledTest
 from quoron_privacy.schedule import Sampling, Schedule, Users
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Tested = OneShot | SubsampledLottery
+Tested = OneShot | SubsampledTest
 
 _BLOCK = 1 << 22  # numbers that are turned into float64 at a time
 _ACCOUNTS = 1 - 1e-8  # of μ, by which the two accounts' rounding may differ
@@ -123,7 +123,7 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together, by the second account."""
 
     @property
@@ -144,8 +144,8 @@ class Mechanism(ABC):
 
     def charge(self, run: str, group: str = "users") -> Charge:
         """Return what all rounds cost the users of a group, for a `Ledger` or a `Limit`."""
-        mu, lack = (self.pair.mu, self.pair.lack) if self.pair.is_gaussian else (None, 0.0)
-        return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, lack)
+        mu, variation = (self.pair.mu, self.pair.variation) if self.pair.is_gaussian else (None, 0.0)
+        return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, variation)
 
     def init(self) -> State:
         """Return the state before the first round."""
@@ -183,8 +183,8 @@ class Mechanism(ABC):
         return None
 
     @property
-    def _lack(self) -> float:
-        """What all samples lack of exact noise; two for each number of a round at most."""
+    def _variation(self) -> float:
+        """Total variation of all samples from exact noise; two for each number of a round at most."""
         return total_variation(gaussians=2 * self.rounds * self.dimension)
 
     @classmethod
@@ -284,9 +284,9 @@ class ClippedMean(OfClippedRows):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together, by the second account."""
-        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 
     def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, None]:
         return self.noise.release(made, noise.stream("clipped-mean", state.round)), None
@@ -336,10 +336,10 @@ class PrefixNoise(OfClippedRows):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all sums together, by what the sampler does."""
         moved = mean_sensitivity(self.clip_norm, self.schedule.cohort, self.schedule.adjacency)
-        return Pair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._lack)
+        return DominatingPair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._variation)
 
     def _begin(self) -> prefix.PrefixState:
         return self.noise.start(self.dimension)
@@ -406,17 +406,17 @@ class OutlierMean(Mechanism):
     @property
     def theorem(self) -> str:  # type: ignore[override]
         """Where the guarantee is proved."""
-        several = isinstance(self.account, SubsampledLottery)
+        several = isinstance(self.account, SubsampledTest)
         return "docs/privacy/subsampled-lottery.md#o4" if several else "docs/privacy/outlier-mean.md#o3"
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all tests and releases of a user together, by the second account."""
         robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
-        if isinstance(self.account, SubsampledLottery):
-            return subsampled_lottery.pair(self.account).lacking(self._lack)
-        certified = lottery.verify_one_shot(self.account, self.epsilon, self.delta)
-        return Pair.approximate(self.epsilon, certified).lacking(self._lack)
+        if isinstance(self.account, SubsampledTest):
+            return subsampled_test.pair(self.account).with_variation(self._variation)
+        certified = smooth_test.verify_one_shot(self.account, self.epsilon, self.delta)
+        return DominatingPair.approximate(self.epsilon, certified).with_variation(self._variation)
 
     def _begin(self) -> Vector:
         return np.zeros(self.dimension)
@@ -425,7 +425,7 @@ class OutlierMean(Mechanism):
         reference: Vector = state.memory
         at: Any = {"radius": self.radius, "reference": reference}
         seen = self.account.mean.observe(made, np.ones(len(made), np.bool_), **at)
-        if not self.account.lottery.decide(seen.score, noise.stream("test", state.round)):
+        if not self.account.test.decide(seen.score, noise.stream("test", state.round)):
             return None, reference
         mean = self.account.mean.aggregate(made, seen.weights, **at)
         value = reference + self.noise.release(mean, noise.stream("outlier-mean", state.round))
@@ -476,9 +476,9 @@ class TruncatedMean(Mechanism):
         return cls._verified(epsilon, delta, dimension, schedule, mean=best)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of all rounds together."""
-        return self.schedule.pair(self.mean.mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.mean.mu(self.dimension)).with_variation(self._variation)
 
     def _release(self, made: Matrix, state: State, noise: NoiseSource) -> tuple[Vector, None]:
         there = np.asarray(np.isfinite(made).all(axis=1), np.bool_)
@@ -512,9 +512,9 @@ class LocalReport(Mechanism):
         return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """Privacy loss of one user's reports."""
-        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).with_variation(self._variation)
 
     def mean(self, reports: Any) -> Any:
         """Return the mean of reports (k, dimension), as the server makes it; an adversarial one moves it little.
@@ -591,7 +591,7 @@ class Ledger:
 
 
 def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
-    """Return δ but for what the samplers of all rounds lack; Infeasible where that is all of it."""
+    """Return δ less what the samplers of all rounds add; Infeasible where that is all of it."""
     if not _LEAST_EPSILON <= epsilon < math.inf:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)
@@ -625,7 +625,7 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
         if size * (size - forgiven) < 4:
             raise Infeasible("outlier mean", "fewer than four users agree", "more users")
         return robust_mean.release(epsilon, delta, size, forgiven=forgiven)
-    return subsampled_lottery.calibrate(
+    return subsampled_test.calibrate(
         epsilon,
         delta,
         users=schedule.users if schedule.secret else size,

@@ -78,7 +78,7 @@ class Reduction(Protocol):
 def sum_bits(rows: int, divisor: int) -> int:
     """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
 
-    At most 51, so that one addition makes integers of floats (`lanes.whole`).
+    At most 51, so that one addition makes integers of floats (`simd.whole`).
     ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
     """
     count(divisor=divisor)

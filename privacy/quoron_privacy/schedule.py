@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, subsampling
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import check_adjacency
 from quoron_privacy.noise.streams import NoiseSource
@@ -99,16 +99,16 @@ class Schedule:
             return subsampling.wor_round_mu(self.rate, self.rounds, epsilon, delta)
         return gdp.mu_for(epsilon, delta) / math.sqrt(self.participations)
 
-    def pair(self, mu: float) -> Pair:
+    def pair(self, mu: float) -> DominatingPair:
         """Return the privacy loss of all rounds, each μ-GDP given its cohort; by the second account, chances too."""
         if not self.secret:
-            return Pair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
+            return DominatingPair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
         if self.sampling == "without-replacement":  # a curious client that is not in a cohort knows it
-            others = self.users - 1
-            return Pair.sampled(self.cohort / others if self.cohort <= others else 1.0, mu, self.rounds, "replace-one")
+            others = max(self.users - 1, self.cohort)
+            return DominatingPair.sampled(self.cohort / others, mu, self.rounds, "replace-one")
         if self.adjacency == "replace-one":  # there in both worlds, and moved apart
-            return Pair.coins(self.cohort / self.users, mu, self.rounds)
-        return Pair.sampled(self.cohort / self.users, mu, self.rounds, "zero-out")
+            return DominatingPair.coins(self.cohort / self.users, mu, self.rounds)
+        return DominatingPair.sampled(self.cohort / self.users, mu, self.rounds, "zero-out")
 
     def members(self, round_: int, noise: NoiseSource) -> Users:
         """Return the users of a round, (k,)."""

@@ -26,10 +26,10 @@ from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage, PlannedRelease, Schedule, numbers_up
 
 if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
-    from quoron_privacy.counts.data_quality import DataQuality
-    from quoron_privacy.counts.held_out import HeldMeans, HeldOut
-    from quoron_privacy.counts.min_cohort import MinCohort
-    from quoron_privacy.counts.private_bounds import EstimatedBounds
+    from quoron_privacy.histograms.data_quality import DataQuality
+    from quoron_privacy.histograms.held_out import HeldMeans, HeldOut
+    from quoron_privacy.histograms.min_cohort import MinCohort
+    from quoron_privacy.histograms.private_bounds import EstimatedBounds
     from quoron_privacy.two_servers.specification import MechanismSpec, Servers
 
 TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]

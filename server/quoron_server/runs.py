@@ -207,7 +207,7 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
     """Return what a plan's guarantee costs over a lifetime, as `PopulationLedger.charge` takes it."""
     guarantee, spec = plan.guarantee, ALGORITHMS[plan.algorithm]
     gaussian = spec.gaussian(plan)
-    near, variation = spec.near_gaussian(plan) if gaussian is None else ((), gaussian.lack)
+    near, variation = spec.near_gaussian(plan) if gaussian is None else ((), gaussian.variation)
     return {
         "epsilon": guarantee.epsilon,
         "delta": guarantee.delta,

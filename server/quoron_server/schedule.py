@@ -24,7 +24,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.smoothing import Smoothing
-    from quoron_privacy.counts.min_cohort import TellsPresence
+    from quoron_privacy.histograms.min_cohort import TellsPresence
     from quoron_privacy.prefix.noise import PrefixNoise
     from quoron_privacy.two_servers.specification import MechanismSpec
 

@@ -128,10 +128,10 @@ def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str
 def layers_of(settings: Sequence[Setting]) -> list[tuple[str, dict[str, Any]]]:
     """Each setting as sections, and where it was given."""
     return [
-        ("settings, --set", written_out(toml_text.assignment(each)))
-        if isinstance(each, str)
-        else ("arguments, options", written_out(plain(each, "settings")))
-        for each in settings
+        ("settings, --set", written_out(toml_text.assignment(setting)))
+        if isinstance(setting, str)
+        else ("arguments, options", written_out(plain(setting, "settings")))
+        for setting in settings
     ]
 
 
@@ -143,7 +143,7 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
     """
     merged, named = written_out(tree), layers_of(settings)
     one_value(*named)
-    layers = [each for _, each in named]
+    layers = [layer for _, layer in named]
     for above in layers:
         own = above.get("algorithm")
         if not (isinstance(own, Mapping) and "name" in own):
@@ -169,8 +169,8 @@ def plain(value: Any, name: str) -> Any:
     differs from one start to the next.
     """
     if isinstance(value, Mapping):
-        named = {str(key).lower() if isinstance(key, bool) else str(key): each for key, each in value.items()}
-        return {key: plain(each, key) for key, each in named.items()}
+        named = {str(key).lower() if isinstance(key, bool) else str(key): entry for key, entry in value.items()}
+        return {key: plain(entry, key) for key, entry in named.items()}
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, PurePath | date | time):
@@ -180,14 +180,14 @@ def plain(value: Any, name: str) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray):
-        return [plain(each, name) for each in value]
+        return [plain(entry, name) for entry in value]
     raise ConfigError(f"Expected {name} as words, numbers, or lists and mappings of them, got {shortened(value)}.")
 
 
 def entry_point(function: Callable[P, T]) -> Callable[P, T]:
     """Return the same function, which has all arguments in its signature, refuses others and checks their kinds."""
     signature = _one_by_one(inspect.signature(function))
-    forms = {name: _forms(name, each.annotation) for name, each in signature.parameters.items()}
+    forms = {name: _forms(name, parameter.annotation) for name, parameter in signature.parameters.items()}
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -307,13 +307,13 @@ _NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
         lambda value: _is_text(value) and bool(POPULATION.fullmatch(value)),
     ),
     "observers": (
-        "a list of observers, with `started`, `told` and `finished`",
-        lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),
+        "a list of observers, with `started`, `round_finished` and `finished`",
+        lambda value: _is_list(value) and all(hasattr(observer, "started") for observer in value),
     ),
     "settings": (
         "a list of texts such as 'privacy.delta=1e-7', or sections as mappings",
         lambda value: (
-            isinstance(value, Mapping) or (_is_list(value) and all(isinstance(each, str | Mapping) for each in value))
+            isinstance(value, Mapping) or (_is_list(value) and all(isinstance(item, str | Mapping) for item in value))
         ),
     ),
 }

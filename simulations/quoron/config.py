@@ -688,7 +688,7 @@ def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --ep
         )
 
 
-def is_wanted(config: Config) -> bool:
+def estimates_bounds(config: Config) -> bool:
     """Return whether something of a table is to be estimated: of a named column, or of all where none is declared."""
     return isinstance(config.population, TableSection) and bool(estimated_columns(config.population))
 

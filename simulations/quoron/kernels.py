@@ -35,11 +35,11 @@ from quoron_client.data.encoding import Encoding, Signs, Weight
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Block, Gathering, RowCounts, encoded, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
-from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
+from quoron_privacy.kernels.prebuilt import LEVELS, PREBUILT, Target, fits, here
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms import ALGORITHMS, slots
 
-# So generous a promise that filters and lotteries are feasible with these users.
+# So generous a promise that filters and smooth tests are feasible with these users.
 SMALL = (
     "population.users=2400",
     "population.items_per_user=4",
@@ -77,21 +77,21 @@ def ship() -> None:
     """Compile everything into the installation, for a level of processors where this is one of it; once a source."""
     if shipped():
         return
-    rmtree(SHIPPED, ignore_errors=True)
+    rmtree(PREBUILT, ignore_errors=True)
     _, name, features = _target()
     with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
         _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
         for root in _packages():
-            for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
+            for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
                 kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
                 if kept.is_dir():
-                    copytree(kept, SHIPPED / ".".join(folder.relative_to(root.parent).parts))
-    (SHIPPED / "made-of").write_text(_made_of())
+                    copytree(kept, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
+    (PREBUILT / "made-of").write_text(_made_of())
 
 
 def shipped() -> bool:
     """Return whether what the installation has was compiled of its source, for this processor's level."""
-    done = SHIPPED / "made-of"
+    done = PREBUILT / "made-of"
     return done.exists() and done.read_text() == _made_of()
 
 
@@ -115,7 +115,7 @@ def _on_all_processors(environment: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "quoron.kernels"]
     variables = os.environ | environment
     begun = [subprocess.Popen([*command, str(part), str(parts)], env=variables) for part in range(parts)]
-    ended = [each.wait() for each in begun]
+    ended = [process.wait() for process in begun]
     if any(ended):
         raise RuntimeError("The loops were not all compiled: see above.")
 

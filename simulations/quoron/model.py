@@ -74,22 +74,22 @@ def read(path: Path) -> dict[str, Any]:
 
 def _check_text(contents: Any, path: Path) -> None:
     """Raise DataError for a text, anywhere, that would move a terminal's cursor or turn the order of other words."""
-    left = [contents]
-    while left:
-        each = left.pop()
-        if isinstance(each, str) and CONTROL.search(each):
+    stack = [contents]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str) and CONTROL.search(value):
             raise DataError(
-                f"Expected a model file without control characters at {str(path)!r}, got the text {each[:60]!r}. Do "
+                f"Expected a model file without control characters at {str(path)!r}, got the text {value[:60]!r}. Do "
                 "not trust it; ask its author for another."
             )
-        left += [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
+        stack += [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise ValueError("a key that is there twice")
-    return found
+    return unique
 
 
 def _no_constant(name: str) -> None:
@@ -153,11 +153,11 @@ class Model(Printed):
         """Return what is predicted, of which columns, how well, and the guarantee."""
         label, promise = self.encoding.label, self.promise
         names = ", ".join(self.feature_names_in_)
-        told = [("label", "none" if label is None else label.column), ("loss", self.loss.name)]
-        told += [("columns", f"{len(self.feature_names_in_):,}: {names}"), ("coefficients", f"{self.weights.size:,}")]
-        told += [] if self.forecast is None else [("expected", self.forecast)]
-        told += [] if self.evaluation is None else self.evaluation.rows()[:3]
-        return [*told, ("guarantee", "none" if promise is None else promise.statement)]
+        lines = [("label", "none" if label is None else label.column), ("loss", self.loss.name)]
+        lines += [("columns", f"{len(self.feature_names_in_):,}: {names}"), ("coefficients", f"{self.weights.size:,}")]
+        lines += [] if self.forecast is None else [("expected", self.forecast)]
+        lines += [] if self.evaluation is None else self.evaluation.rows()[:3]
+        return [*lines, ("guarantee", "none" if promise is None else promise.statement)]
 
     @classmethod
     def released(
@@ -171,28 +171,27 @@ class Model(Printed):
         shares: LabelShares | None = None,
     ) -> "Model":
         """Return the model that a run of `plan` released, with `shares` of the labels where it released them, too."""
-        said = plan.guarantee
-        protected = not said.seeded and said.trust_model != "none"
-        promise = Promise(
-            wording.sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, wording.digest(plan), made
-        )
+        terms = plan.guarantee
+        protected = not terms.seeded and terms.trust_model != "none"
+        numbers = terms.epsilon, terms.delta, terms.adjacency
+        promise = Promise(wording.sentence(terms), *numbers, plan.algorithm, wording.digest(plan), made)
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None, shares)
 
     @classmethod
     def fetched(cls, weights: Vector, plan: Mapping[str, Any]) -> "Model":
         """The model of a federation's run, by the plan that its coordinator tells. DataError if it tells no columns."""
         try:
-            said, bounds = plan["guarantee"], dict(plan["loss"])
+            terms, bounds = plan["guarantee"], dict(plan["loss"])
             loss, encoding = make_loss(bounds.pop("name"), **bounds), Encoding.from_json(plan["columns"])
             text = json.dumps(
                 {name: value for name, value in plan.items() if name not in ("columns", "loss")}, sort_keys=True
             )
             fingerprint = hashlib.sha256(text.encode()).hexdigest()
-            told = (plan["statement"], said["epsilon"], said["delta"], said["adjacency"], plan["algorithm"])
-            promise = Promise(*told, fingerprint, None)
+            claims = (plan["statement"], terms["epsilon"], terms["delta"], terms["adjacency"], plan["algorithm"])
+            promise = Promise(*claims, fingerprint, None)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"Expected a plan with its columns and its loss, got one without ({error}).") from None
-        protected = not said["seeded"] and said["trust_model"] != "none"
+        protected = not terms["seeded"] and terms["trust_model"] != "none"
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None)
 
     @property
@@ -212,10 +211,10 @@ class Model(Printed):
 
         UsageError for a model of numbers.
         """
-        found = outcomes(self.encoding.label)
-        if not found:
+        classes = outcomes(self.encoding.label)
+        if not classes:
             raise UsageError(f"Expected a model of classes, got one of the {self.loss.name} loss for numbers.")
-        return found
+        return classes
 
     @property
     def coef_(self) -> Vector:
@@ -277,7 +276,7 @@ class Model(Printed):
         if len(blocks) == 1:
             blocks = np.concatenate([np.zeros_like(blocks), blocks])
         for place, value in enumerate(self.classes_):
-            lead = self.least(np.delete(blocks[place] - blocks, place, axis=0))
+            lead = self.lowest_score(np.delete(blocks[place] - blocks, place, axis=0))
             margin = lead - np.delete(needed[place] - needed, place)
             if np.all(margin > 0) or (len(blocks) == 2 and place == 0 and np.all(margin >= 0)):
                 return value
@@ -303,7 +302,7 @@ class Model(Printed):
         if self.loss.outputs > 1 or self.encoding.normalize:
             raise UsageError("Expected a model of one score whose rows were not normalized, got another.")
         features, terms = self.encoding.features, self.encoding.terms
-        found: dict[tuple[str, ...], Vector] = {}
+        effects: dict[tuple[str, ...], Vector] = {}
         firsts = np.cumsum([0, *(feature.width for feature in features)])
         weights = self._blocks[0] * self.encoding.scale * (1.0 if self._range is None else self._range.unit)
         unit, line = np.eye(firsts[-1], dtype=np.float32), np.linspace(-1, 1, points, dtype=np.float32)[:, None]
@@ -311,22 +310,22 @@ class Model(Printed):
             line * unit[first] if feature.is_number else unit[first : first + feature.width]
             for first, feature in zip(firsts, features, strict=False)
         ]
-        owners = np.array([(*each, -1)[:2] for each in terms.owners], np.int64).reshape(-1, 2)
+        owners = np.array([(*owner, -1)[:2] for owner in terms.owners], np.int64).reshape(-1, 2)
         for one, other in dict.fromkeys(map(tuple, owners.tolist())):
             chosen = np.flatnonzero((owners == (one, other)).all(axis=1))
             rows = grids[one] if other < 0 else (grids[one][:, None] + grids[other][None]).reshape(-1, firsts[-1])
-            made = np.empty((len(rows), len(chosen)), np.float32)
-            fused.expand(rows, terms.places[chosen], 1.0, made)
-            effect = made @ weights[chosen]
+            expanded = np.empty((len(rows), len(chosen)), np.float32)
+            fused.expand(rows, terms.places[chosen], 1.0, expanded)
+            effect = expanded @ weights[chosen]
             if other < 0:
-                found[(features[one].title,)] = effect
+                effects[(features[one].title,)] = effect
                 continue
             pair = effect.reshape(len(grids[one]), len(grids[other]))
             own, others = pair.mean(axis=1), pair.mean(axis=0) - pair.mean()  # the part that is either column's alone
-            found[(features[one].title,)] += own
-            found[(features[other].title,)] += others
-            found[(features[one].title, features[other].title)] = pair - own[:, None] - others
-        return found
+            effects[(features[one].title,)] += own
+            effects[(features[other].title,)] += others
+            effects[(features[one].title, features[other].title)] = pair - own[:, None] - others
+        return effects
 
     def plot(self, *, most: int = 6) -> "Figure":
         """Return a matplotlib Figure of the columns and pairs that move the score most, at most so many.
@@ -338,7 +337,7 @@ class Model(Printed):
         grid = axes_of(len(drawn))
         for ax, (titles, effect) in zip(grid, drawn, strict=True):
             features = [by_title[title] for title in titles]
-            ends = [(each.low, each.high) if each.is_number else (-0.5, each.width - 0.5) for each in features]
+            ends = [(axis.low, axis.high) if axis.is_number else (-0.5, axis.width - 0.5) for axis in features]
             if len(titles) == 2:
                 image = ax.imshow(effect.T, origin="lower", aspect="auto", extent=(*ends[0], *ends[1]))
                 ax.figure.colorbar(image, ax=ax)
@@ -406,7 +405,7 @@ class Model(Printed):
             bounds = dict(contents["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
             said = contents["encoding"]["features"]
-            if sum(spans.span_size(each["column"]) or 1 for each in said) > len(weights):  # a line may say a million
+            if sum(spans.span_size(line["column"]) or 1 for line in said) > len(weights):  # a line may say a million
                 raise ValueError(f"more columns than its {len(weights)} weights are of")
             encoding = Encoding.from_json(contents["encoding"])
             expected = encoding.dimension * loss.outputs
@@ -426,7 +425,7 @@ class Model(Printed):
             if measured is not None and not measured.figures:
                 raise ValueError("an evaluation that is none")
             reach = restored(Intervals | None, reach)
-            if any(not -np.inf < each[0] <= each[1] < np.inf for each in reach or () if each is not None):
+            if any(not -np.inf < ends[0] <= ends[1] < np.inf for ends in reach or () if ends is not None):
                 raise ValueError("intervals that are none")
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
             model = cls(*known, reach, why_not, forecast)
@@ -437,7 +436,7 @@ class Model(Printed):
             told_of = f"{type(error).__name__}: {str(error)[:200]}"
             raise DataError(f"Expected a whole model file at {str(path)!r}, got a damaged one ({told_of}).") from None
         with np.errstate(all="ignore"):
-            whole = all(np.isfinite(each).all() for each in model._numbers)
+            whole = all(np.isfinite(array).all() for array in model._numbers)
         if not whole:
             raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got others.")
         return model
@@ -479,18 +478,18 @@ class Model(Printed):
                 "Use decision_function."
             )
 
-    def least(self, blocks: Vector) -> Vector:
+    def lowest_score(self, blocks: Vector) -> Vector:
         """Return the least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
-        place, least = 0, np.zeros(len(blocks))
+        place, lowest = 0, np.zeros(len(blocks))
         scaled = blocks * (1.0 if self.encoding.normalize else self.encoding.scale)
         if self.encoding.bends:  # every feature lies between -1 and 1
             place = blocks.shape[1] - self.encoding.intercept
-            least -= np.abs(scaled[:, :place]).sum(axis=1)
+            lowest -= np.abs(scaled[:, :place]).sum(axis=1)
         for feature in () if self.encoding.bends else self.encoding.features:
             block = scaled[:, place : place + feature.width]
             place += feature.width
-            least += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
-        return np.asarray(least + scaled[:, place:].sum(axis=1))
+            lowest += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
+        return np.asarray(lowest + scaled[:, place:].sum(axis=1))
 
     @property
     def _numbers(self) -> tuple[Vector | float, ...]:
@@ -554,9 +553,9 @@ def _check_promise(promise: Promise) -> None:
         raise ValueError("a guarantee of no words or no numbers")
 
 
-def _on_one_line(found: re.Match[str]) -> str:
+def _on_one_line(match: re.Match[str]) -> str:
     """Return a list of plain values. A line break is never within one."""
-    return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
+    return "[" + " ".join(line.strip() for line in match[1].split("\n")) + "]"
 
 
 @entry_point
@@ -584,18 +583,18 @@ def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold 
     """
     rows, label = tables.read(table, model.feature_names_in_), model.encoding.label
     name = "prediction" if label is None else meaning(label)
-    found = {name: pa.array(model.predict(rows, threshold=threshold))}
+    columns = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:
         try:
             values, word = model.predict_proba(rows), "probability"
         except UsageError:
             values, word = model.decision_function(rows), "score"
         if values.ndim == 1:  # of a number, or the second class
-            found[word] = pa.array(values)
+            columns[word] = pa.array(values)
         else:
             named = zip(model.classes_, values.T, strict=True)
-            found |= {f"{word}_{in_words(value)}": pa.array(column) for value, column in named}
-    return pa.table(found)
+            columns |= {f"{word}_{in_words(value)}": pa.array(column) for value, column in named}
+    return pa.table(columns)
 
 
 def one_for_all(model: Model, table: pa.Table, threshold: Threshold | None = None) -> str | None:
@@ -615,12 +614,12 @@ def unread(model: Model, rows: pa.Table) -> list[str]:
     Unless rows with unknown words were trained on, the model predicts for them from the constant and the other columns,
     without any of the words that it always had beside them.
     """
-    said = []
+    warnings = []
     for feature in model.encoding.features:
-        found = feature.read(rows)
-        numbers = found.dtype.kind == "f"
-        many = int(np.count_nonzero(np.isnan(found) if numbers else found < 0))
-        if not many or (numbers and 2 * many < rows.num_rows):
+        values = feature.read(rows)
+        numbers = values.dtype.kind == "f"
+        missing = int(np.count_nonzero(np.isnan(values) if numbers else values < 0))
+        if not missing or (numbers and 2 * missing < rows.num_rows):
             continue
         what, so = (
             "no number or date",
@@ -628,8 +627,8 @@ def unread(model: Model, rows: pa.Table) -> list[str]:
         )
         if not numbers:
             what, so = feature.misfit[1], "such rows are told well only if the table that was trained on had some."
-        said.append(f"Column {feature.column!r} is {what} in {many:,} of {rows.num_rows:,} rows: {so}")
-    return said
+        warnings.append(f"Column {feature.column!r} is {what} in {missing:,} of {rows.num_rows:,} rows: {so}")
+    return warnings
 
 
 def write_predictions(table: pa.Table, out: Path | None) -> None:

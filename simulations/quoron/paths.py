@@ -30,7 +30,7 @@ def table_file(table: str, folder: Path) -> Path | str:
     shipped = {entry.name: Path(str(entry)) for entry in files("quoron").joinpath("data").iterdir()}
     name = table.removeprefix(PACKAGED)
     if not name.endswith(".parquet") or name not in shipped:
-        tables = ", ".join(PACKAGED + each for each in sorted(shipped) if each.endswith(".parquet"))
+        tables = ", ".join(PACKAGED + name for name in sorted(shipped) if name.endswith(".parquet"))
         raise ConfigError(f"Expected population.path to be a file or one of {tables}, got {table!r}.")
     return shipped[name]
 

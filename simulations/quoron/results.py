@@ -123,11 +123,11 @@ def _adapter(kind: Any) -> Any:
 
 def axes(ax: Axes | None, **labels: str) -> Axes:
     """Return `ax`, or the Axes of a new figure, with xlabel and so on set. ConfigError without matplotlib."""
-    found = (
+    chosen = (
         _needed("matplotlib.pyplot", "plot", "'quoron[plot]'").subplots(layout="constrained")[1] if ax is None else ax
     )
-    found.set(**labels)
-    return found
+    chosen.set(**labels)
+    return chosen
 
 
 def axes_of(count: int) -> list[Axes]:

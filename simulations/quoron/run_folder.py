@@ -88,7 +88,7 @@ class Identity:
         return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
 
     @classmethod
-    def kept(cls, folder: "RunFolder | None", record: str) -> "Identity | None":
+    def stored(cls, folder: "RunFolder | None", record: str) -> "Identity | None":
         """Of the run that began in a folder with this record, if one did: without its noise key it is another."""
         if folder is None or not ((folder.path / record).is_file() and folder.ledger.is_file()):
             return None
@@ -103,7 +103,7 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def made(cls, path: Path) -> "RunFolder":
+    def created(cls, path: Path) -> "RunFolder":
         """Return the folder, made if it is not there; RunError where it cannot be."""
         try:
             make_folder(path)
@@ -224,7 +224,7 @@ class RunFolder:
         np.savez(buffer, model=model)
         write(self.path / "model.npz", buffer.getvalue())
 
-    def keep_table(self, table: "pa.Table") -> bytes:
+    def write_table(self, table: "pa.Table") -> bytes:
         """Write a simulation's table unless that has begun, and return SHA-256 of its file."""
         data = as_parquet(table)
         if not self.ledger.exists():
@@ -274,7 +274,7 @@ def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], 
         raise ConfigError(f"Expected a folder for {what}, got the file {path}. Choose another with --out.")
     if path.is_dir() and any(path.iterdir()) and not holds(path):
         raise ConfigError(f"Expected an empty folder or one of {what}, got {path}. Choose another with --out.")
-    return RunFolder.made(path)
+    return RunFolder.created(path)
 
 
 def write(path: Path, data: bytes, *, advice: str = "", mode: int = PUBLIC) -> None:
@@ -319,7 +319,7 @@ def _column(values: Sequence[Any]) -> "pa.Array":
     else:
         return pa.array(values)
     buffers = [None if all(known) else np.packbits(known, bitorder="little"), *data]
-    return pa.Array.from_buffers(kind, len(values), [each if each is None else pa.py_buffer(each) for each in buffers])
+    return pa.Array.from_buffers(kind, len(values), [part if part is None else pa.py_buffer(part) for part in buffers])
 
 
 def digest(contents: Mapping[str, Any]) -> str:
@@ -347,7 +347,7 @@ def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def numbered(parent: Path, name: str) -> RunFolder:
     """Make and return the first free folder `name`-1, `name`-2, ...: concurrent callers get different ones."""
-    RunFolder.made(parent)
+    RunFolder.created(parent)
     number = 1
     while True:
         path = parent / f"{name}-{number}"

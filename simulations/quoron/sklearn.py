@@ -109,9 +109,9 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
     InputError unless low < high, all finite, and every feature is declared once.
     """
     features = len(names)
-    each = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
+    named = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
     try:
-        low, high = bounds if each is None else zip(*each, strict=True)
+        low, high = bounds if named is None else zip(*named, strict=True)
         ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
     except (TypeError, ValueError):
         raise InputError(
@@ -122,7 +122,7 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
         wrong = np.flatnonzero(~((ends[0] < ends[1]) & np.isfinite(ends[1] - ends[0])))
     if len(wrong):
         at = wrong[0]
-        listed = each is None and any(np.ndim(end) for end in (low, high))
+        listed = named is None and any(np.ndim(end) for end in (low, high))
         fix = "Lists are (lows, highs), no pair a feature; leave" if listed else "Leave"
         raise InputError(
             f"Expected finite bounds with low < high, got [{ends[0][at]:g}, {ends[1][at]:g}] for feature {at}. "
@@ -178,7 +178,7 @@ def labels_of_classes(labels: NDArray[Any], classes: NDArray[Any]) -> Label:
 
     InputError where labels are text and classes numbers, or the other way round: none could be found.
     """
-    kinds = {"text" if each.dtype.kind in "UST" else "numbers" for each in (labels, classes) if each.dtype.kind != "O"}
+    kinds = {"text" if part.dtype.kind in "UST" else "numbers" for part in (labels, classes) if part.dtype.kind != "O"}
     if len(kinds) > 1:
         raise InputError(f"Expected labels of the classes' type, got {labels.dtype} and classes of {classes.dtype}.")
     codes = np.full(len(labels), -1, np.int64)
@@ -253,7 +253,7 @@ def seed_of(random_state: RandomState) -> int | None:
 def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
     if labels.dtype.kind != "O":
         return np.asarray(labels == value, np.bool_)
-    return np.fromiter((_is(each, value) for each in labels), np.bool_, len(labels))
+    return np.fromiter((_is(label, value) for label in labels), np.bool_, len(labels))
 
 
 def _is(label: object, value: object) -> bool:
@@ -266,9 +266,9 @@ def _is(label: object, value: object) -> bool:
 def _names(classes: NDArray[Any]) -> list[str] | list[int]:
     """How the classes are called in the model's file: as they are if that is text or whole numbers, else 0 to K - 1."""
     named = classes.tolist()
-    if all(isinstance(each, str) and each for each in named):
+    if all(isinstance(name, str) and name for name in named):
         return list(named)
-    if all(isinstance(each, int) and not isinstance(each, bool) and abs(each) < MAX_INTEGER for each in named):
+    if all(isinstance(name, int) and not isinstance(name, bool) and abs(name) < MAX_INTEGER for name in named):
         return list(named)
     return list(range(len(named)))
 
@@ -357,7 +357,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            fitted = training.rehearse(config, simulation_seed=seed, frame=table)
+            fitted = training.simulate_training(config, simulation_seed=seed, frame=table)
             self.model_, self.plan_, self.n_rounds_ = fitted
             self.data_quality_: DataQualityReport | None = None
             self.guarantee_: Guarantee | None = None

@@ -42,8 +42,8 @@ def _loads(text: str) -> Tree:
         raise ValueError(f"tables or lists nested more than {_DEEPEST} deep") from None
     level: list[Any] = [tree]
     for _ in range(_DEEPEST):
-        within = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for each in within if isinstance(each, dict | list)]
+        within = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for value in within if isinstance(value, dict | list)]
     if level:
         raise ValueError(f"tables or lists nested more than {_DEEPEST} deep")
     return tree
@@ -117,7 +117,7 @@ def _holds_tables(value: Any) -> bool:
 
 def comment(text: str) -> str:
     """On one line, of what TOML takes in a comment."""
-    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
+    return "# " + "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _key(key: str) -> str:

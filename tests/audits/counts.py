@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from audits.harness import Audit, case, events, gaussian_ratio, ratios
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want
+from quoron.training.column_bounds import Fact
 from quoron_client.data.encoding import read_label
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.histograms import held_out as room
+from quoron_privacy.histograms.data_quality import DataQuality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
+from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 
 
@@ -25,7 +25,7 @@ def spread_audits():
 
     def spread(adjacency="replace-one", *, running=False, louder=1.0):
         sizes = {"users": draws, "groups": 1, "cells": cells, "mu": gdp.mu_for(epsilon, delta)}
-        made = Spread.for_mu(**sizes, running=running, adjacency=adjacency)
+        made = WeightedHistogram.for_mu(**sizes, running=running, adjacency=adjacency)
         return replace(made, scale=made.scale * louder)
 
     def world(own, number, made=spread(), items=5, by_items=False):  # noqa: B008
@@ -185,9 +185,9 @@ def estimated_audits():
     def classes(own):
         """Marks of a label's classes, as a run counts them: four users with a row each, and an own one with thirty."""
         table = pa.table({"ill": [1.0, 0.0, 1.0, 0.0, *[own] * 30]})
-        want = Want("ill", "rate", read_label("ill"))
+        want = Fact("ill", "rate", read_label("ill"))
         seats = np.array([0, 1, 2, 3, *[4] * 30])
-        counts = column_bounds._Crowd(rated, table, seats, users, SeededNoise(45))._names(want)
+        counts = column_bounds._Sample(rated, table, seats, users, SeededNoise(45))._names(want)
         return np.array([counts.get(name, 0) for name in ("0", "1")])
 
     def a_mark_for_each_row(codes, seats, many):

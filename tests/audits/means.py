@@ -8,11 +8,11 @@ import numpy as np
 from audits.harness import Audit, Still, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means import free_presence, private_range
+from quoron_privacy.means import free_counts, private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMNS_HERE
-from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import COLUMN_PRESENCE as COLUMNS_HERE
+from quoron_privacy.means.free_counts import COLUMN_WEIGHTS as WEIGHTS
+from quoron_privacy.means.free_counts import (
     ColumnMean,
     ColumnSum,
     Contrasts,
@@ -68,8 +68,8 @@ def adaptive_clip_audits():
         return sums
 
     def louder(adjacency):
-        weight, *others = free_presence.SOFT[adjacency]
-        return free_presence, "SOFT", free_presence.SOFT | {adjacency: (weight, *(2 * other for other in others))}
+        weight, *others = free_counts.SOFT[adjacency]
+        return free_counts, "SOFT", free_counts.SOFT | {adjacency: (weight, *(2 * other for other in others))}
 
     pairs = {
         "clipped, or opposite at two thirds": ("replace-one", (1.0, -2 / 3)),
@@ -131,7 +131,7 @@ def second_moment_audits():
     )
 
 
-def free_presence_audits():
+def free_counts_audits():
     """Pairs at the corners of free-presence#p1 to #p3; None is nobody."""
     sizes = {"users": USERS, "mu": MU}
     tail, moment = (kind.for_mu(dimension=2, **sizes) for kind in (NormCountMean, MomentMean))
@@ -195,8 +195,8 @@ def free_presence_audits():
 
     upper, sum_columns, sum_counts = (
         np.triu_indices(2),
-        free_presence.loops.sum_columns,
-        free_presence.loops.sum_norm_counts,
+        free_counts.loops.sum_columns,
+        free_counts.loops.sum_norm_counts,
     )
 
     def by_chunks(factors, answered, transform, radius, unit):
@@ -228,13 +228,13 @@ def free_presence_audits():
         {f"half of the noise, {name}": case(pair=name, factor=0.5) for name in pairs}
         | {
             "a moment that is clipped a chunk at a time": case(
-                (free_presence.loops, "sum_moments", by_chunks), pair="a moment of all entries and nobody"
+                (free_counts.loops, "sum_moments", by_chunks), pair="a moment of all entries and nobody"
             ),
             "columns that are not brought to their windows": case(
-                (free_presence.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
+                (free_counts.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
             ),
             "a clip for each class": case(
-                (free_presence.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
+                (free_counts.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
             ),
             "the noise of zero-out under replace-one": case(pair="opposite gradients", factor=zero_out),
         },
@@ -435,7 +435,7 @@ def silo_audits():
 AUDITS = [
     *adaptive_clip_audits(),
     *second_moment_audits(),
-    *free_presence_audits(),
+    *free_counts_audits(),
     *winsorised_audits(),
     *silo_audits(),
 ]

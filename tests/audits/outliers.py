@@ -1,7 +1,7 @@
 """Audits of methods that test and remove outliers: accelerated ERM, outlier-gd, outlier iterates, median-sgd.
 
 In one dimension. What simulation has no power for, sampling with replacement and amplification given that a test has
-passed, is refuted by exact enumeration in tests/privacy/robust/test_subsampled_lottery.py and refused by `verify`.
+passed, is refuted by exact enumeration in tests/privacy/robust/test_subsampled_test.py and refused by `verify`.
 """
 
 import math
@@ -19,10 +19,10 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import coordinate_median as median
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.filter.concentration import score_error, scores
-from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, verify_laplace_test
-from quoron_privacy.robust.lottery import TICKETS, Lottery
+from quoron_privacy.robust.laplace_gate import LaplaceGate, LaplaceOneShot, verify_laplace_gate
 from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale
 from quoron_privacy.robust.robust_mean import release_scale
+from quoron_privacy.robust.smooth_test import TICKETS, SmoothTest
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.slots import partition
@@ -97,7 +97,7 @@ def edge(phase):
     return {"others": np.append(np.zeros(USERS - 1 - lost), 1e3 * np.arange(1, lost + 1)), "ends": (0.0, 5e5)}
 
 
-UNTESTED = Lottery, "decide", lambda *_: True
+UNTESTED = SmoothTest, "decide", lambda *_: True
 
 
 def accelerated_audits():
@@ -124,7 +124,7 @@ def accelerated_audits():
         here = np.ones(phase.cohort_size, np.bool_)
         return sum(phase.accounting.mean.observe(rows, here, **where).score for rows in both) // 2
 
-    certain = Lottery, "decide", lambda self, score, stream: score > middle()  # one user decides
+    certain = SmoothTest, "decide", lambda self, score, stream: score > middle()  # one user decides
     yield Audit(
         "accelerated-erm",
         plans["lottery"].guarantee.epsilon,
@@ -163,12 +163,12 @@ def iterate_audits():
     epsilon, delta, chains, silent, far = 1.0, 1e-3, 300, 1e12, 1e5
     names = "lottery", "as printed"
     # Of the printed form, by a Laplace test and coins, with the least noise for these ε and δ.
-    printed = LaplaceOneShot(random_inclusion(chains, 250), LaplaceTest(chains, 250, 3.862374, 275.99686), 0.1321075)
+    printed = LaplaceOneShot(random_inclusion(chains, 250), LaplaceGate(chains, 250, 3.862374, 275.99686), 0.1321075)
 
     @cache
     def phase_of(name):
         if name == "as printed":
-            verify_laplace_test(printed, epsilon, delta)
+            verify_laplace_gate(printed, epsilon, delta)
             return ChainPhase(1, 1, 1.0, 1.0, release_scale(printed, 1.0, 1), printed)
         made = robust_mean.release(epsilon, delta, chains)
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
@@ -215,7 +215,7 @@ def iterate_audits():
             stream = source.stream("test", label)
             if not tests:
                 return np.ones(draws, bool)
-            if isinstance(test, Lottery):
+            if isinstance(test, SmoothTest):
                 return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
             noises = stream.laplace_steps(score_scale(test.scale, chains), draws)
             return seen.score + noises >= in_score_units(test.threshold, chains)

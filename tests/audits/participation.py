@@ -19,8 +19,8 @@ from quoron_client.flower import answering
 from quoron_client.protocol.flower_records import values_of
 from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.min_cohort import MinCohort, calibrate, exact, noisy_count
 from quoron_privacy.gaussian import SPARE, GaussianNoise
+from quoron_privacy.histograms.min_cohort import MinCohort, calibrate, exact, noisy_count
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.min_cohort import MET, WithMinCohort, decide, draw_limit

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr
 from audits.harness import Audit, case, events
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean
+from quoron_privacy.means import adaptive_mean
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange, calibrate, costs, weights
 from quoron_privacy.noise.streams import SeededNoise
@@ -117,12 +117,12 @@ def whole_audits():
     )
 
 
-FEW = (learnt_mean, "LEAST", 0.0), (learnt_mean, "MOST_PLACES", 64)  # the latter public, and quicker
+FEW = (adaptive_mean, "LEAST", 0.0), (adaptive_mean, "MOST_PLACES", 64)  # the latter public, and quicker
 
 
 def learnt_run(columns, own, number, run):
     """A mean that learns, of eight users, which it would refuse for their own good; others are near one another."""
-    mean = learnt_mean.LearntMean(USERS, columns, 1.0, MU)
+    mean = adaptive_mean.AdaptiveMean(USERS, columns, 1.0, MU)
     rows = np.tile(np.linspace(0.1, 0.11, USERS)[:, None], columns)
     rows[3] = own
     noise, public = SeededNoise(61 + number).stream("n", run), SeededNoise(1).stream("p", run)
@@ -140,15 +140,15 @@ def learnt_audits():
     def world(own, number, statistic, columns=1, sound=False):
         def draw(runs):
             if sound:  # two statistics look at them
-                told = sound_runs(columns, own, number, runs)
+                means = sound_runs(columns, own, number, runs)
             else:
-                told = [learnt_run(columns, own, number, run) for run in range(runs)]
-            return np.array([statistics[statistic](mean) for mean in told])
+                means = [learnt_run(columns, own, number, run) for run in range(runs)]
+            return np.array([statistics[statistic](mean) for mean in means])
 
         return draw
 
-    for_mu, shares, interval_of = GaussianNoise.for_mu, learnt_mean._Told.shares, learnt_mean.interval_of
-    with_lengths, bins_of, seen = learnt_mean.with_lengths, learnt_mean.bins_of, []
+    for_mu, shares, interval_of = GaussianNoise.for_mu, adaptive_mean._Transcript.shares, adaptive_mean.interval_of
+    with_lengths, bins_of, seen = adaptive_mean.with_lengths, adaptive_mean.bins_of, []
 
     def counted(self, edges, mu):
         """One column's users are counted and not released with noise,"""
@@ -188,14 +188,14 @@ def learnt_audits():
         | {
             "an interval of true shares": case(
                 *FEW,
-                (learnt_mean._Told, "shares", counted),
-                (learnt_mean, "interval_of", around_all),
+                (adaptive_mean._Transcript, "shares", counted),
+                (adaptive_mean, "interval_of", around_all),
                 statistic="radius",
             ),
             "a radius of true lengths": case(
                 *FEW,
-                (learnt_mean, "with_lengths", kept_lengths),
-                (learnt_mean, "bins_of", of_true_lengths),
+                (adaptive_mean, "with_lengths", kept_lengths),
+                (adaptive_mean, "bins_of", of_true_lengths),
                 statistic="radius",
                 columns=2,
             ),
@@ -208,12 +208,14 @@ def learnt_audits():
         """Shares of users in parts of bins of length: one user moves from the first part to the last."""
 
         def draw(runs):
-            told = learnt_mean._Told(rows_of(own, 0.3, columns=2), HERE, SeededNoise(51 + number).stream("look"))
-            return statistic(np.array([told.lengths(np.zeros(2), edges, MU) for _ in range(runs)]))
+            transcript = adaptive_mean._Transcript(
+                rows_of(own, 0.3, columns=2), HERE, SeededNoise(51 + number).stream("look")
+            )
+            return statistic(np.array([transcript.lengths(np.zeros(2), edges, MU) for _ in range(runs)]))
 
         return draw
 
-    released = learnt_mean._Told._released
+    released = adaptive_mean._Transcript._released
 
     def every_part(self, shares, divisor, mu):
         """Users count in every part that they are beyond."""
@@ -226,7 +228,7 @@ def learnt_audits():
         {"as released": case(least=0.2)},
         {
             "users who count in every part": case(
-                (learnt_mean._Told, "_released", every_part),
+                (adaptive_mean._Transcript, "_released", every_part),
                 edges=np.append(0.0, np.geomspace(0.5, 4.0, 40)),
                 statistic=lambda shown: shown.sum(axis=1),
                 draws=3_000,
@@ -240,13 +242,15 @@ def shape_audits():
 
     def world(side, number):
         def draw(runs):
-            told = learnt_mean._Told(rows_of([9.0, 9.0 * side], columns=2), HERE, SeededNoise(51 + number).stream("m"))
-            return np.array([told.moment(np.zeros(2), 1.0, MU)[0, 1] for _ in range(runs)])
+            transcript = adaptive_mean._Transcript(
+                rows_of([9.0, 9.0 * side], columns=2), HERE, SeededNoise(51 + number).stream("m")
+            )
+            return np.array([transcript.moment(np.zeros(2), 1.0, MU)[0, 1] for _ in range(runs)])
 
         return draw
 
-    sensitivity = learnt_mean.acute_sensitivity
-    quiet = learnt_mean, "acute_sensitivity", lambda *sizes: sensitivity(*sizes) / 16
+    sensitivity = adaptive_mean.acute_sensitivity
+    quiet = adaptive_mean, "acute_sensitivity", lambda *sizes: sensitivity(*sizes) / 16
     yield Audit(
         "second moments around a centre",
         EPSILON,
@@ -258,30 +262,32 @@ def shape_audits():
 
 def far_away_audits():
     """The last release: one user far away to one side, or to the other. What is at nodes is told times √2."""
-    found = learnt_mean.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
-    nodes, shells = learnt_mean.nodes_of(found, 100.0), learnt_mean.shells_of(1.0, 100.0, 2)
+    found = adaptive_mean.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
+    nodes, shells = adaptive_mean.nodes_of(found, 100.0), adaptive_mean.shells_of(1.0, 100.0, 2)
 
-    def mean(told, columns):
+    def mean(transcript, columns):
         if columns == 1:
-            narrow, size = learnt_mean.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
-            rows = partial(learnt_mean.rows_of, found=found, narrow=narrow, nodes=nodes)
-            value, _ = told.mean(rows, size, MU, lengths=size - 2)
+            narrow, size = adaptive_mean.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
+            rows = partial(adaptive_mean.rows_of, found=found, narrow=narrow, nodes=nodes)
+            value, _ = transcript.mean(rows, size, MU, lengths=size - 2)
             return value[2:].reshape(2, -1)[:, :2].sum(axis=1) @ [1.0, -1.0]
-        near = learnt_mean.with_narrow(np.zeros(2), 1.0, 0.5)
-        far = learnt_mean.with_shells(np.zeros(2), 1.0, shells)
-        value, _ = told.mean(near, 4 + 3 * len(shells), MU, lengths=len(shells), far=far)
+        near = adaptive_mean.with_narrow(np.zeros(2), 1.0, 0.5)
+        far = adaptive_mean.with_shells(np.zeros(2), 1.0, shells)
+        value, _ = transcript.mean(near, 4 + 3 * len(shells), MU, lengths=len(shells), far=far)
         return value[4:6].sum()
 
     def world(side, number, columns):
         own = side * 0.99 * (nodes[2] if columns == 1 else shells[0] / math.sqrt(2))
 
         def draw(runs):
-            told = learnt_mean._Told(rows_of(own, columns=columns), HERE, SeededNoise(51 + number).stream("last"))
-            return np.array([mean(told, columns) for _ in range(runs)])
+            transcript = adaptive_mean._Transcript(
+                rows_of(own, columns=columns), HERE, SeededNoise(51 + number).stream("last")
+            )
+            return np.array([mean(transcript, columns) for _ in range(runs)])
 
         return draw
 
-    clipped = learnt_mean.ClippedSum.of
+    clipped = adaptive_mean.ClippedSum.of
 
     def added_after(self, rows, here):
         """As if each part of a row were of norm one by itself, and all together more."""
@@ -296,9 +302,9 @@ def far_away_audits():
             "2 columns": case(columns=2, least=0.2),
         },
         {
-            "nodes that count for six": case((learnt_mean, "_ROOT", 6.0), columns=1, draws=2_000),
+            "nodes that count for six": case((adaptive_mean, "_ROOT", 6.0), columns=1, draws=2_000),
             "shells that are added after the clip": case(
-                (learnt_mean.ClippedSum, "of", added_after), columns=2, draws=4_000
+                (adaptive_mean.ClippedSum, "of", added_after), columns=2, draws=4_000
             ),
         },
     )

@@ -50,7 +50,7 @@ SECOND_LOOKS = {
     "winsorised mean",  # which replays `winsorised-erm`, and tests/privacy enumerates choices of ranges
     "hidden cutoff",  # "hidden cutoff, by ratios"
     "noisy tests of many users",  # "noisy test"
-    "users far away",  # tests/privacy/test_learnt_mean.py replays all releases
+    "users far away",  # tests/privacy/test_adaptive_mean.py replays all releases
     "second moments around a centre",
     "shares of lengths",
     "second moment",  # tests/contracts/test_replay_tracking.py replays pilots

@@ -15,7 +15,7 @@ from one_epoch_reference import strategy
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.means.free_presence import MeanAndCounts
+from quoron_privacy.means.free_counts import MeanAndCounts
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import tracking as method

@@ -10,7 +10,7 @@ import numpy as np
 
 from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.free_presence import PrefixNormCounts
+from quoron_privacy.means.free_counts import PrefixNormCounts
 from quoron_server.algorithms import tracking as planning
 from quoron_server.algorithms.tracking import PILOT
 from quoron_server.plan import RunPlan

@@ -16,7 +16,7 @@ from privacy.references import unit_for
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import ShapedMomentSum
+from quoron_privacy.means.free_counts import ShapedMomentSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import (

@@ -37,7 +37,7 @@ from quoron_client.compute.user_loops import accumulate, copied, predict, predic
 from quoron_client.compute.work import local_report, placed_gradient
 from quoron_client.protocol.questions import PlacedGradient, RangeReport, VectorReport
 from quoron_client.randomisers import SeededRandomness
-from quoron_privacy.kernels.lanes import aligned
+from quoron_privacy.kernels.simd import aligned
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.release import packed
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.min_cohort import MinCohort
+from quoron_privacy.histograms.min_cohort import MinCohort
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.laplace_test import LaplaceOneShot
-from quoron_privacy.robust.lottery import Lottery, OneShot
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.robust.laplace_gate import LaplaceOneShot
+from quoron_privacy.robust.smooth_test import OneShot, SmoothTest
+from quoron_privacy.robust.subsampled_test import SubsampledTest
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed.bassily_sun import RangeReports, VectorReports
 from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
@@ -76,11 +76,11 @@ def mean_of(plan: RunPlan, round_: int) -> Any:
 
 
 def _outlier_mean(release: Any, spent: Sequence[Spent]) -> float:
-    """The shift after so many flips, behind a lottery that of the larger score's rung; `spent` is one release."""
+    """The shift after so many flips, behind a smooth test that of the larger score's level; `spent` is one release."""
     (one,) = spent
     shifts = release.mean.shifts
-    if isinstance(release, OneShot | SubsampledLottery):
-        shifts = release.mean.shifts_at(release.lottery.scores[[one.rung]])
+    if isinstance(release, OneShot | SubsampledTest):
+        shifts = release.mean.shifts_at(release.test.scores[[one.level]])
     return float(shifts[min(one.flips, len(shifts) - 1)] / release.noise_multiplier)
 
 
@@ -117,10 +117,10 @@ def _decision(test: Any, spent: Sequence[Spent]) -> float:
     return 0.0
 
 
-OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery)
+OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledTest)
 LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
-    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, MinCohort), _decision),
+    **dict.fromkeys((SmoothTest, AboveThreshold, RangeReports, MinCohort), _decision),
     FilterParameters: _outlier_filter,
     MedianParameters: _median,
     VectorReports: _report,

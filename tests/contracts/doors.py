@@ -15,7 +15,7 @@ import pytest
 
 from contracts.odd_values import NUMBERS, TEXTS
 from quoron import config as configs
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
@@ -76,7 +76,7 @@ def outcome(source: Any, folder: Path, missing: str = "drop") -> tuple[Any, ...]
     """What a run knows: the number of users, everybody's items but those of u03, or the error with its status."""
     given = source if isinstance(source, str) else "frame"
     try:
-        held = hold(described(given, missing), folder, None if isinstance(source, str) else source)
+        held = load_rows(described(given, missing), folder, None if isinstance(source, str) else source)
         items = held.items
     except DataError as error:
         return ("error", error.exit_code)

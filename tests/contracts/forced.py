@@ -11,8 +11,8 @@ from contracts.charges import mean_of
 from contracts.worlds import Charged, Complaint, Given, Spent, Stream, World
 from quoron_client import randomisers
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.histograms.min_cohort import MinCohort
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
@@ -20,9 +20,9 @@ from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter import concentration as outlier_filter
 from quoron_privacy.robust.filter.concentration import cohort_scores
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
-from quoron_privacy.robust.laplace_test import LaplaceTest
-from quoron_privacy.robust.lottery import TICKETS, Lottery
+from quoron_privacy.robust.laplace_gate import LaplaceGate
 from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_privacy.robust.smooth_test import TICKETS, SmoothTest
 from quoron_server.algorithms import min_cohort as min_cohorts
 from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 
@@ -64,28 +64,28 @@ def _require_core(world: World, score: int) -> None:
         raise Charged("a score below C k")
 
 
-def _lottery(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    def forced(self: Lottery, score: int, stream: Stream) -> bool:
+def _smooth(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
+    def forced(self: SmoothTest, score: int, stream: Stream) -> bool:
         public = stream.labels, self.cohort_size, self.core, self.table
         first = world.meet(
             "lottery", public, score, lambda: self.tickets(score) > 0 if world.lenient else decide(self, score, stream)
         )
         _require_score(world, first.private, score, self.cohort_size)
-        one, other = (-1 if rung is None else rung for rung in (self.rung(first.private), self.rung(score)))
+        one, other = (-1 if level is None else level for level in (self.level(first.private), self.level(score)))
         if abs(one - other) > 1:
-            raise Complaint(f"round {world.round}: the lottery's rung moves from {one} to {other}")
+            raise Complaint(f"round {world.round}: the smooth test's level moves from {one} to {other}")
         if self.tickets(score) in ((0,) if first.outcome else (TICKETS,)):
-            raise Charged("the lowest rung's chance")
-        world.rung = max(one, other)
-        if first.outcome and world.rung == 0:
-            raise Charged("the lowest rung's chance, wherever the means are")
+            raise Charged("the lowest level's chance")
+        world.level = max(one, other)
+        if first.outcome and world.level == 0:
+            raise Charged("the lowest level's chance, wherever the means are")
         return bool(first.outcome)
 
     return forced
 
 
 def _laplace_test(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    def forced(self: LaplaceTest, score: int, stream: Stream) -> bool:
+    def forced(self: LaplaceGate, score: int, stream: Stream) -> bool:
         public = stream.labels, self.cohort_size, self.threshold, self.scale
         first = world.meet("laplace-test", public, score, lambda: world.lenient or decide(self, score, stream))
         _require_score(world, first.private, score, self.cohort_size)
@@ -283,8 +283,8 @@ def _range_report(world: World, randomise: Callable[..., Any]) -> Callable[..., 
 FORCED: tuple[tuple[Any, str, Callable[[World, Callable[..., Any]], Callable[..., Any]]], ...] = (
     (GaussianNoise, "release", _gaussian),
     (PrefixNoise, "release", _prefix),
-    (Lottery, "decide", _lottery),
-    (LaplaceTest, "decide", _laplace_test),
+    (SmoothTest, "decide", _smooth),
+    (LaplaceGate, "decide", _laplace_test),
     (AboveThreshold, "decide", _above_threshold),
     (AboveThreshold, "draw_limit", _limit),
     (OutlierMean, "include", _include),

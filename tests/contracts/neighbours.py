@@ -168,7 +168,7 @@ def crowd(plan: RunPlan, round_: int, honest: np.ndarray) -> None:
     """Moves the answers of an outlier mean's users: a core of two halves, and outliers that one of them holds.
 
     Outliers have just as many neighbours as the ramp starts from, so that one user more gives all of them weight
-    (docs/privacy/outlier-mean.md#o1); there are as many as leave the score a rung above C k.
+    (docs/privacy/outlier-mean.md#o1); there are as many as leave the score a level above C k.
     """
     mean, radius = mean_of(plan, round_), phase_of(plan, round_).radius
     size, reach = mean.cohort_size, mean.removal_radius * 0.995

@@ -175,7 +175,7 @@ def test_honest_noise_is_accepted_without_a_look_at_the_first_account(
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_noise_for_half_of_a_gaussians_delta_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole runs that are μ-GDP: found by `gdp`, accepted by `Pair`."""
+    """Whole runs that are μ-GDP: found by `gdp`, accepted by `DominatingPair`."""
     was = gdp.delta_for
     info = ALGORITHMS[name]
     with monkeypatch.context() as patched:

@@ -49,7 +49,7 @@ from quoron.data.population import from_dataset
 from quoron.releases import bounds
 from quoron.simulation.problem import encoding_of
 from quoron.sklearn import owners
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data import columns, tables
 from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
 from quoron_client.losses import Logistic
@@ -203,7 +203,7 @@ class TestFolder:
     def of(folder: Path) -> tuple[Any, ...]:
         """Of a folder that is written; an error with its status."""
         rules = configs.parse(RULES.format(path=str(folder), missing="drop"))
-        held = hold(rules, folder)
+        held = load_rows(rules, folder)
         crowd = from_dataset(folder, held.encoding, user="who", loss=Logistic(), test_fraction=0.0, items_per_user=3)
         assert index.opened(folder, "who").users == held.declared.users
         return (held.declared.users, *others(crowd.items(np.arange(held.declared.users))))

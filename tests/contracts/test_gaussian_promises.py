@@ -8,7 +8,7 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
@@ -44,7 +44,7 @@ def plans() -> list[Any]:
     return [*whole, ranged]
 
 
-def promise_of(plan: RunPlan) -> Pair | None:
+def promise_of(plan: RunPlan) -> DominatingPair | None:
     return ALGORITHMS[plan.algorithm].gaussian(plan)
 
 
@@ -53,9 +53,9 @@ def test_mu_and_the_samplers_are_worth_the_promised_epsilon_and_delta_and_nearly
     plan = plan_of()
     promise, (epsilon, delta) = promise_of(plan), (plan.guarantee.epsilon, plan.guarantee.delta)
     assert promise is not None
-    spent = delta_for(promise.mu, epsilon) + (1 + math.exp(epsilon)) * promise.lack
+    spent = delta_for(promise.mu, epsilon) + (1 + math.exp(epsilon)) * promise.variation
     assert 0.999 * delta <= spent <= delta
-    assert 0 < promise.lack < 1e-12
+    assert 0 < promise.variation < 1e-12
 
 
 @pytest.mark.parametrize("name", OTHERS)

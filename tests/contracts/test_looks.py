@@ -13,10 +13,10 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, empty_ledger
 from contracts.test_dp_events import event_of, exact, left_of_delta
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
-from quoron.training.data_quality import with_look
+from quoron.training.data_quality import with_data_quality
 from quoron_privacy.accounts.gdp import compose, delta_for
-from quoron_privacy.counts import data_quality
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError
+from quoron_privacy.histograms import data_quality
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
@@ -36,7 +36,7 @@ def rest() -> Privacy:
 
 
 def looking(name: str, own: RunPlan) -> RunPlan | None:
-    return with_look(own, PRIVACY, share=SHARE, **SIZES)
+    return with_data_quality(own, PRIVACY, share=SHARE, **SIZES)
 
 
 @cache
@@ -67,7 +67,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     quality = plan.guarantee.data_quality
     assert quality is not None
     assert promise.mu == pytest.approx(compose(own.mu, quality.effective_mu), rel=1e-14)
-    spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.lack
+    spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert 0 <= charge_of(plan)["mu"] / promise.mu - 1 < 1e-7
     assert "data-quality.md#h1" in sentence(plan.guarantee)

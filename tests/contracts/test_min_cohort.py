@@ -13,8 +13,8 @@ import pytest
 from contracts.scenes import FAULTS, PROBLEM, SMALL, Fault, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from cover import EVERY_QUESTION, by_default
-from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import BelowMinCohort, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
@@ -259,7 +259,7 @@ def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     whole, own, min_cohort = info.gaussian(plan), info.gaussian(plan.without("min_cohort")), plan.guarantee.min_cohort
     assert None not in (whole, own, min_cohort)
     assert whole.mu >= np.hypot(own.mu, min_cohort.mu)
-    assert whole.lack >= own.lack
+    assert whole.variation >= own.variation
 
     charge = charge_of(plan)
     assert (charge["epsilon"], charge["delta"]) == (MIN_COHORT.epsilon, MIN_COHORT.delta)

@@ -1,7 +1,7 @@
 """Every function that noise depends on, bent so that there is too little: no plan that it made passes `verify`.
 
 Nor does `verify` ask it: whether a plan passes is the same while the function is bent as when it is not. What the run
-itself asks, such as on which rung a score stands, is bent in a sound plan, which is refused then.
+itself asks, such as on which level a score stands, is bent in a sound plan, which is refused then.
 """
 
 import importlib
@@ -21,12 +21,12 @@ import quoron_privacy
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
 from cover import by_default
 from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
-from quoron_privacy.counts import min_cohort
-from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
-from quoron_privacy.means import free_presence, rotation
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.histograms import min_cohort
+from quoron_privacy.histograms.min_cohort import MinCohort
+from quoron_privacy.means import free_counts, rotation
+from quoron_privacy.means.free_counts import (
     LogLength,
     MomentMean,
     NormCountMean,
@@ -34,12 +34,12 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
-from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
+from quoron_privacy.robust import coordinate_median, outlier_mean, smooth_test, subsampled_test
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server import algorithms
 from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
@@ -136,14 +136,14 @@ def quieter(was: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def rungs_twice(was: Callable[..., Any]) -> Callable[..., Any]:
+def levels_twice(was: Callable[..., Any]) -> Callable[..., Any]:
     """Half as high as one user moves the score."""
 
-    def rung(self: Lottery, score: int) -> int | None:
+    def level(self: SmoothTest, score: int) -> int | None:
         found: int | None = was(self, score)
         return found and min(2 * found, len(self.table) - 1)
 
-    return rung
+    return level
 
 
 # One scene each: those of all algorithms are gone through below, which takes minutes.
@@ -169,7 +169,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd")
     ),
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
-    "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
+    "Factorisation.participation_norm": ((Factorisation, "participation_norm"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd", "one-pass-dp-sgd")),
     "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "one-round-least-squares")),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd")),
@@ -185,8 +185,8 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "OutlierMean.rounding_slack": ((OutlierMean, "rounding_slack"), times(0.5), ("outlier-iterates", "outlier-gd")),
     "OutlierMean.shifts_at": ((OutlierMean, "shifts_at"), times(0.9), ("outlier-gd",)),
     "_shift": (outlier_mean._shift, times(0.9), ("accelerated-erm",)),
-    "ladder_mus": (lottery.ladder_mus, times(0.9), ("accelerated-erm",)),
-    "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
+    "ladder_mus": (smooth_test.ladder_mus, times(0.9), ("accelerated-erm",)),
+    "sampling_rate": (subsampled_test.sampling_rate, times(0.9), ("accelerated-erm",)),
     "search.left_of_delta": (
         search.left_of_delta,
         times(1.1),
@@ -210,7 +210,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 # What a run asks while it tests, and the scenes whose sound plans are refused where that is bent.
 ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "score_step": (outlier_mean.score_step, times(0.5), ("outlier-iterates", "outlier-gd")),
-    "Lottery.rung": ((Lottery, "rung"), rungs_twice, ("outlier-iterates",)),
+    "SmoothTest.rung": ((SmoothTest, "level"), levels_twice, ("outlier-iterates",)),
     "FilterParameters.cutoff_decay": ((FilterParameters, "cutoff_decay"), times(2.0), (HARD,)),
 }
 
@@ -251,13 +251,13 @@ def test_no_plan_passes_whose_run_tests_more_coarsely_than_it_says(asked: str, n
 @pytest.mark.parametrize(
     ("module", "was", "wrong"),
     [
-        (free_presence, "1.4142135", "1.6"),
-        (free_presence, "0.9486832", "1.0"),
-        (free_presence, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
-        (free_presence, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
-        (free_presence, "HERE = 0.8660254", "HERE = 0.9"),
-        (free_presence, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
-        (free_presence, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
+        (free_counts, "1.4142135", "1.6"),
+        (free_counts, "0.9486832", "1.0"),
+        (free_counts, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
+        (free_counts, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
+        (free_counts, "HERE = 0.8660254", "HERE = 0.9"),
+        (free_counts, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
+        (free_counts, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
     ],
 )
 def test_rows_with_other_weights_or_read_in_another_order_cannot_be_imported(

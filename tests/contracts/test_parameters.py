@@ -7,11 +7,11 @@ import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from contracts.test_min_cohort import MIN_COHORT
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.counts.held_out import HeldMeans, HeldOut
-from quoron_privacy.counts.min_cohort import MinCohort
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms.data_quality import DataQuality
+from quoron_privacy.histograms.held_out import HeldMeans, HeldOut
+from quoron_privacy.histograms.min_cohort import MinCohort
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_privacy.two_servers.specification import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Guarantee, Privacy, RunPlan

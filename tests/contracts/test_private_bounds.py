@@ -12,12 +12,12 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
-from quoron.training.data_quality import with_look
+from quoron.training.data_quality import with_data_quality
 from quoron_privacy.accounts.lifetime import Charge, Limit
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan
@@ -57,7 +57,7 @@ def planned(name: str, *, look: bool = True) -> RunPlan:
         own = info.plan(PROBLEM, left, info.options(rounds=5, rate=1.0), "calibrated", 7)
     else:
         own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
-    looked = with_look(own, first, share=LOOK, columns=4, labels=2) if look else own
+    looked = with_data_quality(own, first, share=LOOK, columns=4, labels=2) if look else own
     assert looked is not None
     return with_estimates(looked)
 
@@ -68,7 +68,7 @@ def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_befo
     info.verify(plan)
     promise = info.gaussian(plan)
     assert promise is not None
-    assert (promise.mu, promise.lack) == paid().charged
+    assert (promise.mu, promise.variation) == paid().charged
     (pair,) = info.pairs(plan)
     assert 0.99 * promise.mu <= pair.mu <= promise.mu
     assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from federation.crowd import specification
-from quoron_privacy.counts.min_cohort import exact
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.histograms.min_cohort import exact
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import min_cohort as rules
 from quoron_server.parameters import Assumption, Kind
@@ -87,5 +87,5 @@ def test_it_costs_nothing(name: str) -> None:
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert one.mu <= other.mu * (1 + 1e-9)
-        assert one.lack <= other.lack + 1e-30
+        assert one.variation <= other.variation + 1e-30
     assert all(each.count > 0 for each in public.releases())

@@ -17,9 +17,9 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make, make_plan
 from contracts.worlds import Complaint, Spent
 from cover import by_default
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
+from quoron_privacy.means.free_counts import MomentMean, ShapedMomentSum
 from quoron_privacy.release import Sums
-from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS, tracking
 from quoron_server.algorithms import min_cohort as min_cohorts
@@ -279,8 +279,8 @@ def moment_with_noise_mirrored(self: MomentMean, sums: WithLower, radius, stream
     return found._replace(mean=found.mean + sums.lower)
 
 
-def rung_half_as_high(self: Lottery, score: int) -> int | None:
-    """A ladder that one user climbs by two rungs."""
+def level_half_as_high(self: SmoothTest, score: int) -> int | None:
+    """A ladder that one user climbs by two levels."""
     above = score - self.cohort_size * self.core
     return None if above < 0 else min(above // (self.cohort_size - 1), len(self.table) - 1)
 
@@ -379,10 +379,10 @@ def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
     assert "the plan charges" in first_complaint(broken, "filtered-sgd")
 
 
-def test_replay_catches_a_lottery_whose_rungs_are_half_as_high(monkeypatch) -> None:
+def test_replay_catches_a_smooth_test_whose_levels_are_half_as_high(monkeypatch) -> None:
     make("accelerated-erm")  # verified while it is whole: `verify` refuses it afterwards
-    monkeypatch.setattr(Lottery, "rung", rung_half_as_high)
-    assert "the lottery's rung moves" in first_complaint(make("accelerated-erm"), "accelerated-erm", crowded=True)
+    monkeypatch.setattr(SmoothTest, "level", level_half_as_high)
+    assert "the smooth test's level moves" in first_complaint(make("accelerated-erm"), "accelerated-erm", crowded=True)
 
 
 def test_replay_refuses_a_plan_whose_charge_it_does_not_know() -> None:

@@ -12,8 +12,8 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Complaint
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import free_presence
-from quoron_privacy.means.free_presence import PrefixNormCounts
+from quoron_privacy.means import free_counts
+from quoron_privacy.means.free_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking import PILOT, TrackingSRGD
 from quoron_server.plan import RunPlan
@@ -89,7 +89,7 @@ def test_replay_catches_an_algorithm_that_leaks(twin: type[TrackingSRGD], name: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = free_presence.loops.sum_norm_counts
+    honest = free_counts.loops.sum_norm_counts
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -101,7 +101,7 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
         return total, np.array([shares_[0], within, *shares_[2:]]), clipped
 
     plan = make_plan(name)
-    monkeypatch.setattr(free_presence.loops, "sum_norm_counts", wider)
+    monkeypatch.setattr(free_counts.loops, "sum_norm_counts", wider)
     broken = scene(TrackingSRGD(plan))
     corners = [Pair(PILOT, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Complaint, match="the plan charges"):

@@ -13,8 +13,8 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Complaint
 from cover import by_default
-from quoron_privacy.means import free_presence
-from quoron_privacy.means.free_presence import MomentMean, NormCountMean, NormCountSum, ShapedMomentSum
+from quoron_privacy.means import free_counts
+from quoron_privacy.means.free_counts import MomentMean, NormCountMean, NormCountSum, ShapedMomentSum
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.method import WhitenedTracking
@@ -181,11 +181,11 @@ class ClippedByClass(WhitenedTracking):
 
     def update(self, state, answers, noise):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(free_presence.loops, "sum_norm_counts", each_for_itself)
+            patched.setattr(free_counts.loops, "sum_norm_counts", each_for_itself)
             return super().update(state, answers, noise)
 
 
-def each_for_itself(values, answered, transform, centre, radius, unit, honest=free_presence.loops.sum_norm_counts):
+def each_for_itself(values, answered, transform, centre, radius, unit, honest=free_counts.loops.sum_norm_counts):
     parts = [
         honest(np.ascontiguousarray(rows), answered, transform, around, radius, unit)
         for rows, around in zip(np.split(values, 2, axis=1), np.split(centre, 2), strict=True)
@@ -201,7 +201,7 @@ def test_replay_catches_a_clip_for_each_contrast_between_classes() -> None:
 
 
 def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = free_presence.loops.sum_norm_counts
+    honest = free_counts.loops.sum_norm_counts
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -213,7 +213,7 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
         return total, np.array([shares_[0], within, *shares_[2:]]), clipped
 
     plan = make_plan(NAME)
-    monkeypatch.setattr(free_presence.loops, "sum_norm_counts", wider)
+    monkeypatch.setattr(free_counts.loops, "sum_norm_counts", wider)
     broken = scene(WhitenedTracking(plan))
     corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Complaint, match="the plan charges"):

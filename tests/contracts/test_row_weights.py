@@ -24,7 +24,7 @@ from contracts.worlds import World, same
 from quoron.config import from_tree
 from quoron.planning.plans import Prepared
 from quoron.training import lifetime, run
-from quoron.training.table import CuratorEngine, hold
+from quoron.training.table import CuratorEngine, load_rows
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
@@ -73,14 +73,14 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def items(name: str, own: Rows) -> ItemBatch:
-    return hold(prepared(name).config, Path.cwd(), table(own)).items  # type: ignore[return-value]
+    return load_rows(prepared(name).config, Path.cwd(), table(own)).items  # type: ignore[return-value]
 
 
 def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
     """A run on these items in a world, as everybody sees it."""
-    scene, plan = prepared(name).scene, world.plan
+    scene, plan = prepared(name).setup, world.plan
     algorithm, found = ALGORITHMS[name].make(plan), []
-    engine = CuratorEngine(scene.held.declared, batch, SeededNoise(5), seed=plan.seed)
+    engine = CuratorEngine(scene.rows.declared, batch, SeededNoise(5), seed=plan.seed)
     state = algorithm.init()
     with ExitStack() as stack:
         for owner, method, factory in FORCED:
@@ -138,7 +138,7 @@ def test_the_farthest_users_use_what_is_charged_whatever_their_rows_weigh():
 
 def test_weights_above_one_are_held_by_whoever_answers():
     """Else a user's gradient is longer than the plan's bound."""
-    whole, loss = items("one-pass-dp-sgd", FAR[0]), prepared("one-pass-dp-sgd").scene.held.declared.loss
+    whole, loss = items("one-pass-dp-sgd", FAR[0]), prepared("one-pass-dp-sgd").setup.rows.declared.loss
     broken = replace(whole, weights=10 * whole.item_weights)
     assert max(broken.item_weights) == 10.0
     bound = prepared("one-pass-dp-sgd").planned.plan.problem.lipschitz

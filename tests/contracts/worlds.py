@@ -39,7 +39,7 @@ class Spent:
     square: float  # of ‖noise' - noise‖, in standard deviations
     flips: int = 0  # coins of others that fell differently before it
     own: tuple[bool, bool, float] | None = None  # filtered-sgd: own user kept in both worlds, and its noise
-    rung: int = 0  # of a lottery: where the larger score stands
+    level: int = 0  # of a smooth test: where the larger score stands
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class World:
     open: bool = True  # whether noise may be drawn here
     flips: int = 0
     own: tuple[bool, bool, float] | None = None
-    rung: int = 0
+    level: int = 0
     tests: Any = ()  # the noise of this round's tests, by row
     counted: int = 0  # rounds in which the minimum cohort's count has moved
     cutoff: int = 0  # by how much the phase's cutoff has to move with the own user
@@ -98,7 +98,7 @@ class World:
     def spend(self, mechanism: str, steps: np.ndarray) -> None:
         """Notes that noise was moved by that many steps of the grid."""
         square = float(np.sum(np.square(steps * 2.0**-GRID_BITS)))
-        self.spent.append(Spent(self.round, mechanism, square, self.flips, self.own, self.rung))
+        self.spent.append(Spent(self.round, mechanism, square, self.flips, self.own, self.level))
         self.flips = 0
 
 

@@ -132,8 +132,8 @@ class TestWhereACommandGoes:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert profiles.reached(None) == Profile("127.0.0.1:7444")
-        profiles.keep("default", Profile("a:1"))
-        profiles.keep("trial", Profile("b:2"))
+        profiles.save("default", Profile("a:1"))
+        profiles.save("trial", Profile("b:2"))
         assert profiles.reached(None).coordinator == "a:1"
         assert profiles.reached("trial").coordinator == "b:2"
         monkeypatch.setenv("QUORON_TOKEN", "x")  # which a profile without a file needs
@@ -149,7 +149,7 @@ class TestWhereACommandGoes:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "t").write_text("x")
-        profiles.keep("trial", Profile("b:2", token_file=tmp_path / "t"))
+        profiles.save("trial", Profile("b:2", token_file=tmp_path / "t"))
         monkeypatch.setenv("QUORON_CONTROL_ADDRESS", "c:3")
         with pytest.raises(ConfigError, match=r"--profile trial .* QUORON_CONTROL_ADDRESS"):
             profiles.reached("trial")
@@ -168,7 +168,7 @@ class TestWhereACommandGoes:
             profiles.reached(None)
 
     def test_is_refused_by_name_where_the_profile_or_its_files_are_not_there(self, tmp_path: Path) -> None:
-        profiles.keep("trial", Profile("127.0.0.1:1", token_file=tmp_path / "t", authority=tmp_path / "ca.pem"))
+        profiles.save("trial", Profile("127.0.0.1:1", token_file=tmp_path / "t", authority=tmp_path / "ca.pem"))
         with pytest.raises(ConfigError, match=r"trial, got 'trail'\. Did you mean 'trial'\?"):
             profiles.reached("trail")
         with pytest.raises(IdentityError, match=r"/t, got: No such file"):
@@ -186,7 +186,7 @@ class TestWhereACommandGoes:
         with pytest.raises(ConfigError, match=r"profiles\.toml.*Correct the file, or remove it"):
             profiles.reached(None)
         with pytest.raises(ConfigError, match="Correct the file"):
-            profiles.keep("b", Profile("x:1"))
+            profiles.save("b", Profile("x:1"))
         assert kept.read_bytes() == text.encode("latin-1")
 
     def test_is_a_database_for_a_command_that_takes_one_alone(self, tmp_path: Path, capsys: Captured) -> None:
@@ -205,7 +205,7 @@ class TestWhichLedgerIsShown:
     ) -> None:
         store(tmp_path / "own.sqlite")
         url = store(tmp_path / "c.sqlite")
-        profiles.keep("default", Profile(database=url))
+        profiles.save("default", Profile(database=url))
         assert invoke(["ledger", "show"]) == 0
         own, header, _, row, *_ = capsys.readouterr().out.splitlines()
         assert own == f"Ledger: your own, {tmp_path}/own.sqlite"

@@ -303,7 +303,7 @@ async def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: 
         ledger = PopulationLedger(database)
         assert ledger.spent("everyone").epsilon == 15.0
         (charge,), promise = ledger.charges("everyone"), ALGORITHMS[NAME].gaussian(make_plan(specification(NAME)))
-        assert (charge.mu, charge.variation) == (pytest.approx(promise.mu, rel=1e-7), promise.lack)
+        assert (charge.mu, charge.variation) == (pytest.approx(promise.mu, rel=1e-7), promise.variation)
 
 
 def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:

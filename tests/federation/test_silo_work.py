@@ -24,7 +24,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, LocalSGD, PlacedGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

@@ -27,7 +27,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import WireError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

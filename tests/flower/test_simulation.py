@@ -17,7 +17,7 @@ from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.federation import flower_simulation
-from quoron.federation.flower_simulation import COMMAND, Telling, carried_out, client_app, simulate
+from quoron.federation.flower_simulation import COMMAND, RoundSender, carried_out, client_app, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -62,7 +62,7 @@ class FlowerHere:
 
     def serve(self, folder: RunFolder, parent: Connection) -> None:
         with parent:
-            parent.send(carried_out(self.grid, len(self.grid.configs), folder, Telling(parent)))
+            parent.send(carried_out(self.grid, len(self.grid.configs), folder, RoundSender(parent)))
 
     def __enter__(self) -> "FlowerHere":
         return self
@@ -114,7 +114,7 @@ class Watching:
     def finished(self, model: np.ndarray) -> None:
         self.heard.append(model)
 
-    def said(self, text: str) -> None:
+    def waiting(self, text: str) -> None:
         self.heard.append(text)
 
 

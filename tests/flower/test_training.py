@@ -179,7 +179,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     assert [(number, each.parameters["scale"]) for number, each in releases] == [(0, sigma)]
     assert (charge["epsilon"], charge["delta"], charge["adjacency"]) == (8.0, 1e-3, "replace-one")
     promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
-    assert (charge["mu"], charge["variation"]) == (pytest.approx(promise.mu, rel=1e-7), promise.lack)
+    assert (charge["mu"], charge["variation"]) == (pytest.approx(promise.mu, rel=1e-7), promise.variation)
     assert charge["statement"] == sentence(found.guarantee)
     assert assumption_text(ASSUMED["keys"]) in charge["statement"]
     assert SEEDED not in charge["statement"]

@@ -11,10 +11,10 @@ import numpy as np
 from golden.mechanisms import LAPLACE
 from golden.plain import plain
 from golden.verdicts import changes, passes
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
+from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,
@@ -25,13 +25,13 @@ from quoron_privacy.means.free_presence import (
 )
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery
-from quoron_privacy.robust import subsampled_lottery as sampled
+from quoron_privacy.robust import coordinate_median, laplace_gate, smooth_test
+from quoron_privacy.robust import subsampled_test as sampled
 from quoron_privacy.robust.filter import outlier_filter
 
 D, EYE = 3, np.eye(3)
 COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
-TOLD = {"users": 5_000, "adjacency": "replace-one", "own": Pair.gaussian(0.9, 1e-12)}
+TOLD = {"users": 5_000, "adjacency": "replace-one", "own": DominatingPair.gaussian(0.9, 1e-12)}
 
 
 def _min_cohort() -> Any:
@@ -62,10 +62,13 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         private_bounds.EstimatedBounds.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         lambda made: made.verify(6.0, 1e-5, **TOLD),
     ),
-    "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),
+    "lottery": lambda: (
+        smooth_test.calibrate(2.0, 1e-6, 2_000),
+        partial(smooth_test.verify_one_shot, epsilon=2.0, delta=1e-6),
+    ),
     "laplace test": lambda: (
         LAPLACE,
-        partial(laplace_test.verify_laplace_test, epsilon=2.0, delta=1e-6),
+        partial(laplace_gate.verify_laplace_gate, epsilon=2.0, delta=1e-6),
     ),
     "sampled lottery": lambda: (
         sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10),

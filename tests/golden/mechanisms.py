@@ -15,20 +15,27 @@ from golden.plain import plain
 from privacy import first_account
 from privacy.references import always, vector_delta
 from quoron_privacy.accounts import gdp, lifetime, subsampling
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
-from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, private_range, rotation
-from quoron_privacy.means.learnt_mean import LearntMean, enough_users
+from quoron_privacy.histograms import data_quality, held_out, min_cohort, private_bounds
+from quoron_privacy.histograms.weighted_histogram import (
+    WeightedHistogram,
+    count_of,
+    mean_of,
+    needed,
+    quantile_of,
+    thirds,
+)
+from quoron_privacy.means import adaptive_mean, private_range, rotation
+from quoron_privacy.means.adaptive_mean import AdaptiveMean, enough_users
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise import streams
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
-from quoron_privacy.robust import coordinate_median, laplace_test, lottery, outlier_mean
-from quoron_privacy.robust import subsampled_lottery as sampled
+from quoron_privacy.robust import coordinate_median, laplace_gate, outlier_mean, smooth_test
+from quoron_privacy.robust import subsampled_test as sampled
 from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
@@ -66,23 +73,23 @@ def _mu(held: held_out.HeldOut) -> float:
     return gdp.compose(*(mu for _, mu in held.releases()))
 
 
-def _pairs() -> Mapping[str, Pair]:
-    gaussian, sampled_ = Pair.gaussian(0.7), Pair.sampled(0.05, 0.9, 20, "replace-one")
+def _pairs() -> Mapping[str, DominatingPair]:
+    gaussian, sampled_ = DominatingPair.gaussian(0.7), DominatingPair.sampled(0.05, 0.9, 20, "replace-one")
     return {
         "gaussian": gaussian,
         "sampled, replaced": sampled_,
-        "sampled, there or not": Pair.sampled(0.3, 0.5, 4, "zero-out"),
-        "coins, one user replaced": Pair.coins(0.2, 0.5, 3),
-        "a choice": Pair.response(0.5),
-        "approximate": Pair.approximate(0.5, 1e-7),
-        "sampled often": Pair.sampled(0.1, 0.3, 300, "replace-one"),
-        "choices": Pair.response(0.2).and_(Pair.response(0.2)).and_(Pair.response(0.4)),
+        "sampled, there or not": DominatingPair.sampled(0.3, 0.5, 4, "zero-out"),
+        "coins, one user replaced": DominatingPair.coins(0.2, 0.5, 3),
+        "a choice": DominatingPair.response(0.5),
+        "approximate": DominatingPair.approximate(0.5, 1e-7),
+        "sampled often": DominatingPair.sampled(0.1, 0.3, 300, "replace-one"),
+        "choices": DominatingPair.response(0.2).and_(DominatingPair.response(0.2)).and_(DominatingPair.response(0.4)),
         "gaussian and sampled": gaussian.and_(sampled_),
-        "gaussian and choices": gaussian.and_(Pair.response(0.2)).and_(Pair.response(0.1)),
+        "gaussian and choices": gaussian.and_(DominatingPair.response(0.2)).and_(DominatingPair.response(0.1)),
     }
 
 
-def _account(pair: Pair) -> Any:
+def _account(pair: DominatingPair) -> Any:
     return {
         "delta": [pair.delta(epsilon) for epsilon in EPSILONS],
         "epsilon": [pair.epsilon(delta) for delta in (1e-3, 1e-6)],
@@ -90,7 +97,7 @@ def _account(pair: Pair) -> Any:
     }
 
 
-def _lattice(pair: Pair) -> Any:
+def _lattice(pair: DominatingPair) -> Any:
     made = pair.lattice()
     return [len(made.laws), *(float(made.delta(epsilon)) for epsilon in EPSILONS)]
 
@@ -116,20 +123,23 @@ def _lifetime() -> Any:
 
 
 def _searches() -> Any:
-    bases = (Pair.gaussian(0.4),), (Pair.gaussian(0.3), Pair.sampled(0.1, 0.5, 5, "replace-one"))
+    bases = (
+        (DominatingPair.gaussian(0.4),),
+        (DominatingPair.gaussian(0.3), DominatingPair.sampled(0.1, 0.5, 5, "replace-one")),
+    )
     selections = [Selection(trials, pairs) for trials in SEARCHES for pairs in bases]
     return [[each.epsilon(1e-6), each.trial_epsilon(1e-6), each.delta(2.0)] for each in selections]
 
 
 def _spread(running: bool) -> Any:
-    spread = Spread.for_mu(users=5_000, groups=3, cells=8, mu=0.5, running=running)
+    cells = WeightedHistogram.for_mu(users=5_000, groups=3, cells=8, mu=0.5, running=running)
     draw = _drawn()
     weights = np.sort(draw.integers(0, 400, (3, 8)), axis=None).reshape(3, 8) / 5_000.0
     return [
-        [spread.scale, GaussianNoise(spread.sensitivity, spread.scale).effective_mu(24), spread.sensitivity],
-        [quantile_of(np.cumsum(row), share, spread) for row in weights for share in (0.1, 0.5, 0.9)],
-        count_of(0.3, users=5_000, scale=spread.scale),
-        [mean_of(found, scale=spread.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
+        [cells.scale, GaussianNoise(cells.sensitivity, cells.scale).effective_mu(24), cells.sensitivity],
+        [quantile_of(np.cumsum(row), share, cells) for row in weights for share in (0.1, 0.5, 0.9)],
+        count_of(0.3, users=5_000, scale=cells.scale),
+        [mean_of(found, scale=cells.scale) for found in (weights[0, :3], np.zeros(3), np.array([0, 0, 0.9]))],
         [needed("cells", groups=3, cells=8, unit=4.0, share=share) for share in (0.02, 0.5)],
     ]
 
@@ -139,17 +149,17 @@ def _places() -> Any:
 
 
 def _interval() -> Any:
-    edges = learnt_mean.bins_around(1.0, 1000.0, 200.0)
+    edges = adaptive_mean.bins_around(1.0, 1000.0, 200.0)
     draw = _drawn()
     values = np.concatenate([draw.normal(3.0, 1.0, 2_000), draw.normal(400.0, 5.0, 40)])
     shares = np.histogram(values, edges)[0] / len(values)
     deviations = np.full(len(shares), 1e-3)
-    found = learnt_mean.interval_of(shares, deviations, edges, 1.0, 1.0)
-    narrow = learnt_mean.narrow_of(shares, edges, found, len(values), 1.0)
-    nodes = learnt_mean.nodes_of(found, 1000.0)
-    rows = learnt_mean.rows_of(values[:, None], found, narrow, nodes)
+    found = adaptive_mean.interval_of(shares, deviations, edges, 1.0, 1.0)
+    narrow = adaptive_mean.narrow_of(shares, edges, found, len(values), 1.0)
+    nodes = adaptive_mean.nodes_of(found, 1000.0)
+    rows = adaptive_mean.rows_of(values[:, None], found, narrow, nodes)
     means = rows.mean(axis=0)
-    return [found, narrow, nodes, means, learnt_mean.interval_combined(means, found, narrow, 1.0)]
+    return [found, narrow, nodes, means, adaptive_mean.interval_combined(means, found, narrow, 1.0)]
 
 
 def _learnt() -> Any:
@@ -159,7 +169,7 @@ def _learnt() -> Any:
         draw = _drawn()
         rows = draw.normal(far, np.geomspace(0.1, 30.0, dimension), (4_000, dimension))
         rows[:40] += 300.0
-        mean = LearntMean(4_000, dimension, 1e4, 1.5, spread)
+        mean = AdaptiveMean(4_000, dimension, 1e4, 1.5, spread)
         noise = SeededNoise(5)
         made.append(mean.release(rows, np.ones(4_000, bool), noise.stream("noise"), noise.stream("pairs")))
     return [*made, [enough_users(d, mu) for d in (1, 8) for mu in (0.2, 2.0)]]
@@ -188,23 +198,23 @@ def _decided() -> Any:
     ]
 
 
-LAPLACE = laplace_test.LaplaceOneShot(
+LAPLACE = laplace_gate.LaplaceOneShot(
     outlier_mean.weighted_mean(4000, 3911),
-    laplace_test.LaplaceTest(4000, 3911, 4.499155939211172, 3972.039509064424),
+    laplace_gate.LaplaceGate(4000, 3911, 4.499155939211172, 3972.039509064424),
     0.001846372010835459,
 )
 
 
 def _tests() -> Any:
-    one = lottery.calibrate(2.0, 1e-6, 2_000)
+    one = smooth_test.calibrate(2.0, 1e-6, 2_000)
     few = sampled.calibrate(2.0, 1e-6, users=20_000, cohort_size=2_000, releases=10)
     return [
         [shot.noise_multiplier for shot in (one, LAPLACE, few)],
-        [one.lottery.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
+        [one.test.chance(share * 4_000_000 // 100) for share in (60, 90, 97, 99, 100)],
         [LAPLACE.test.chance(share * 16_000_000 // 100) for share in (60, 90, 97, 99, 100)],
-        [lottery.verify_one_shot(one, 2.0, 1e-6), laplace_test.verify_laplace_test(LAPLACE, 2.0, 1e-6)],
+        [smooth_test.verify_one_shot(one, 2.0, 1e-6), laplace_gate.verify_laplace_gate(LAPLACE, 2.0, 1e-6)],
         [sampled.verify_subsampled(few, 2.0, 1e-6), sampled.subsampled_delta(few, 1.0)],
-        lottery.estimate(2.0, 1e-6, 2_000),
+        smooth_test.estimate(2.0, 1e-6, 2_000),
     ]
 
 
@@ -288,7 +298,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
                 for kind in ADJACENCIES
             )
         ],
-        [[held.pair, _mu(held), held.pair.lack, held.releases()] for held in _held()],
+        [[held.pair, _mu(held), held.pair.variation, held.releases()] for held in _held()],
         [held_out.cells_for(signal) for signal in (1.0, 30.0, 900.0)],
         [held_out.waves(8, 0.5).sum(axis=0), held_out.parts_told(4)],
     ],
@@ -308,12 +318,12 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "an interval": _interval,
     "learnt means": _learnt,
     "lengths": lambda: [
-        [learnt_mean.shells_of(2.0, 1e4, d) for d in (1, 30)],
-        [learnt_mean.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
-        learnt_mean.edges_of(2.0, 1e4),
-        learnt_mean.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
-        learnt_mean.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
-        learnt_mean.joined(0.2, 0.7),
+        [adaptive_mean.shells_of(2.0, 1e4, d) for d in (1, 30)],
+        [adaptive_mean.reach(3.0, 10.0, 0.2, d) for d in (1, 30)],
+        adaptive_mean.edges_of(2.0, 1e4),
+        adaptive_mean.stands_out(np.array([0.1, 1.0, 50.0]), np.array([1e-3, 1e-3, 1e-2]), 12),
+        adaptive_mean.turned(np.array([0.5, 3.0, 900.0]), 2.0, 50.0),
+        adaptive_mean.joined(0.2, 0.7),
     ],
     "private ranges": lambda: [
         [private_range.bounded_range_mu(e) for e in EPSILONS],

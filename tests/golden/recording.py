@@ -34,7 +34,7 @@ from golden.plain import plain
 from golden.releases import RELEASES, releases
 from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.client_state import ClientState
 from quoron_client.protocol import wire as wires
@@ -162,7 +162,7 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     """The guarantee sentence of a variant of the contracts, what its mechanisms cost, and what its rounds are."""
     plan = _planned(name)
     releases, pair = plain(plan.releases()), ALGORITHMS[plan.algorithm].gaussian(plan)
-    gaussian = pair and {"mu": plain(pair.mu), "lack": plain(pair.lack)}
+    gaussian = pair and {"mu": plain(pair.mu), "lack": plain(pair.variation)}
     said = {what: plain(getattr(plan.schedule, what)) for what in FOLLOWING} | {"masked": None}
     for what in SAID:
         value = getattr(plan.parameters, what)
@@ -290,7 +290,7 @@ def tables(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
     sources |= {"Parquet": "t.parquet"}
     for name, source in sources.items():
         path = source if isinstance(source, str) else "frame"
-        held = hold(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
+        held = load_rows(doors.described(path, "drop"), folder, None if isinstance(source, str) else source)
         items = held.items
         assert isinstance(items, ItemBatch)
         yield name, {"users": held.declared.users, "items": _digest(items.features, items.labels, items.weights)}

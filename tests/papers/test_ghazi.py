@@ -22,7 +22,7 @@ from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.coordinate_median import MedianParameters
@@ -543,7 +543,7 @@ def test_what_is_found_is_what_the_theorem_says_of_one_core() -> None:
                 1 - 0.5 * np.exp(-np.maximum(grid - margin, 0) / p.query_scale),
             )
             if float((law * tail).sum() / law.sum()) <= size.delta:
-                pair = Pair.gaussian(R / s).and_(Pair.response(test))
+                pair = DominatingPair.gaussian(R / s).and_(DominatingPair.response(test))
                 best = min(best, max(test, pair.epsilon(size.delta)))
         assert found == pytest.approx(best, rel=2e-3)
 

@@ -7,7 +7,7 @@ import pytest
 from privacy.references import OneNoise, laplace_tail
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.laplace_test import LaplaceTest
+from quoron_privacy.robust.laplace_gate import LaplaceGate
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithms.printed.lowy_erm import AboveThreshold
 
@@ -19,7 +19,7 @@ def cells(scale, span):
 
 class TestLaplaceTest:
     def test_decisions_are_those_of_the_real_numbers(self):
-        test = LaplaceTest(cohort_size=7, core=5, threshold=5.1, scale=0.4)
+        test = LaplaceGate(cohort_size=7, core=5, threshold=5.1, scale=0.4)
         for score in range(7, 50):
             for noise in range(-30, 30):
                 passes = Fraction(score + noise, 7) >= Fraction(5.1)

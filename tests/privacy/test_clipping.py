@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
-from quoron_privacy.means.free_presence import NormCountSum
+from quoron_privacy.means.free_counts import NormCountSum
 from quoron_privacy.release import sum_bits
 from sums import clipped_residuals
 

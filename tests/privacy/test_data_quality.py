@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MOST, DataQuality
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import FALSE_ALARM, MOST, DataQuality
 from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])
@@ -87,7 +87,7 @@ def paid(share: float = 0.05, **sizes):
     """A look with its share of a promise, and what the rest keeps."""
     given = {"users": 1000, "columns": 21, "labels": 2, "adjacency": "replace-one"} | sizes
     left = data_quality.rest(*WHOLE.values(), share)
-    own = Pair.gaussian(gdp.mu_for(*left) * (1 - 1e-9), 1e-40)
+    own = DominatingPair.gaussian(gdp.mu_for(*left) * (1 - 1e-9), 1e-40)
     quality = data_quality.calibrate(**WHOLE, share=share, own=own, **given)
     assert quality is not None
     return quality, own, given
@@ -105,7 +105,7 @@ def verify(quality, own, *, users=1000, adjacency="replace-one", epsilon=1.0, de
         lambda quality, own: (quality, own, {"adjacency": "zero-out"}),
         lambda quality, own: (replace(quality, share=0.0), own, {}),
         lambda quality, own: (quality, replace(own, mu=1.001 * own.mu), {}),
-        lambda quality, own: (quality, replace(own, lack=1e-7), {}),
+        lambda quality, own: (quality, replace(own, variation=1e-7), {}),
         lambda quality, own: (quality, own, {"delta": 0.99e-6}),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_promise_that_the_rest_has_taken_leaves_no_look():
     quality = data_quality.calibrate(
         **WHOLE,
         share=0.05,
-        own=Pair.gaussian(gdp.mu_for(**WHOLE)),
+        own=DominatingPair.gaussian(gdp.mu_for(**WHOLE)),
         users=10,
         columns=2,
         labels=0,

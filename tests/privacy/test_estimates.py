@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from cover import by_default
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import spread
-from quoron_privacy.counts.spread import SURE, Spread, count_of, mean_of, quantile_of, thirds
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms.weighted_histogram import (
+    SURE,
+    WeightedHistogram,
+    count_of,
+    mean_of,
+    quantile_of,
+    thirds,
+    verify,
+)
 from quoron_privacy.noise.streams import SeededNoise
 
 TIMES, LEAST = 2000, 0.924
@@ -24,7 +31,7 @@ TIMES, LEAST = 2000, 0.924
 
 def released(users: int, cells: int, own: np.ndarray, weights: np.ndarray, mu: float, *, running: bool = False):
     """Of TIMES groups of so many users, cells (TIMES, users), or (TIMES, users, 3) with weights of as many."""
-    made = Spread.for_mu(users=TIMES * users, groups=TIMES, cells=cells, mu=mu, running=running)
+    made = WeightedHistogram.for_mu(users=TIMES * users, groups=TIMES, cells=cells, mu=mu, running=running)
     first = np.arange(TIMES).reshape(-1, *[1] * (own.ndim - 1)) * cells
     owners = np.broadcast_to(np.arange(TIMES * users).reshape(own.shape[:2] + (1,) * (own.ndim - 2)), own.shape)
     held = made.held(owners.ravel(), (first + own).ravel(), np.broadcast_to(weights, own.shape).ravel())
@@ -38,7 +45,7 @@ def covered(found, truth: float) -> float:
 @pytest.mark.parametrize(("share", "users", "mu"), [(0.3, 200, 1.0), (0.01, 200, 0.1), (0.5, 1000, 0.02)])
 def test_intervals_of_counts_cover(share, users, mu):
     own = (np.random.default_rng(1).random((TIMES, users)) >= share).astype(np.int64)
-    made = Spread(TIMES * users, 1, 2, 1.0)
+    made = WeightedHistogram(TIMES * users, 1, 2, 1.0)
     made, found = released(users, 2, own, np.int64(made.one), mu)
     estimates = [count_of(each, users=users, scale=made.scale) for each in found[:, 0].tolist()]
     assert covered(estimates, share * users) >= LEAST
@@ -56,7 +63,7 @@ def test_intervals_of_means_cover(law, mu):
         "end": np.ones(size),
     }[law]
     truth = {"narrow": 0.4, "wide": 0.0, "skewed": 2 / 9 - 1, "constant": -0.2, "end": 1.0}[law]
-    one = Spread(TIMES * 300, 1, 3, 1.0).one
+    one = WeightedHistogram(TIMES * 300, 1, 3, 1.0).one
     three = thirds(np.full(values.size, one), np.clip(values.ravel(), -1, 1)).reshape(*size, 3)
     made, found = released(300, 3, np.broadcast_to(np.arange(3), three.shape), three, mu)
     estimates = [mean_of(each, scale=made.scale) for each in found]
@@ -75,7 +82,7 @@ def test_intervals_of_quantiles_cover(law, share):
     truth = float(np.quantile(rng.beta(2.0, 5.0, 10**6), share)) if law == "smooth" else 0.0
     if law == "points":  # a third each
         truth = 0.1 if share < 1 / 3 else 0.3 if share < 2 / 3 else 0.9
-    one = Spread(TIMES * users, 1, cells, 1.0).one
+    one = WeightedHistogram(TIMES * users, 1, cells, 1.0).one
     made, found = released(users, cells, own, np.int64(one), 1.0, running=True)
     estimates = [quantile_of(each, share, made) for each in found]
     assert covered(estimates, truth) >= LEAST
@@ -83,7 +90,7 @@ def test_intervals_of_quantiles_cover(law, share):
 
 
 def test_where_nobody_is_intervals_are_all_that_can_be():
-    made = Spread.for_mu(users=100, groups=1, cells=8, mu=0.5, running=True)
+    made = WeightedHistogram.for_mu(users=100, groups=1, cells=8, mu=0.5, running=True)
     mean, quantile = mean_of(np.zeros(3), scale=5.0), quantile_of(np.full(8, -3.0), 0.5, made)
     assert (mean.low, mean.high) == (-1.0, 1.0)
     assert (quantile.low, quantile.high) == (0.0, 1.0)
@@ -96,9 +103,9 @@ CELLS = 6
 items = st.lists(st.integers(-1, 2 * CELLS), max_size=40)  # cells of two groups, and none
 
 
-def weighed(own: list[int], most: int, **kinds) -> tuple[Spread, np.ndarray]:
+def weighed(own: list[int], most: int, **kinds) -> tuple[WeightedHistogram, np.ndarray]:
     """One user's weights beside nobody else's."""
-    made = Spread(10, 2, CELLS, 1.0, most=most, **kinds)
+    made = WeightedHistogram(10, 2, CELLS, 1.0, most=most, **kinds)
     owners = np.zeros(len(own), np.int64)
     return made, made.held(owners, np.array(own, np.int64), made.weights(owners))
 
@@ -129,17 +136,17 @@ def test_thirds_never_weigh_more_and_tell_a_value_and_its_square(places, weight)
 @pytest.mark.parametrize(("cells", "running"), [(1, False), (300, False), (1, True), (300, True)])
 @pytest.mark.parametrize("mu", [1e-4, 0.2, 4.0])
 def test_the_price_is_the_one_asked_for_by_both_accounts(adjacency, cells, running, mu):
-    made = Spread.for_mu(users=5000, groups=3, cells=cells, mu=mu, running=running, adjacency=adjacency)
+    made = WeightedHistogram.for_mu(users=5000, groups=3, cells=cells, mu=mu, running=running, adjacency=adjacency)
     assert made.pair.mu <= mu * (1 + 2e-9)
     epsilon = mu
     delta = gdp.delta_for(mu, epsilon) * (1 + 1e-6)
-    spread.verify([made], epsilon, delta)
+    verify([made], epsilon, delta)
     with pytest.raises(VerificationError, match="private, got δ"):
-        spread.verify([replace(made, scale=made.scale * 0.9)], epsilon, delta)
+        verify([replace(made, scale=made.scale * 0.9)], epsilon, delta)
 
 
 def test_running_sums_are_those_of_the_cells_and_their_noise_is_as_said():
-    made = Spread.for_mu(users=100, groups=400, cells=16, mu=0.5, running=True)
+    made = WeightedHistogram.for_mu(users=100, groups=400, cells=16, mu=0.5, running=True)
     held = np.random.default_rng(1).random((400, 16)) / 400
     off = made.release(held, SeededNoise(2).stream("x")) - np.cumsum(held, axis=1)
     # Two hundred draws' variances lie within 40 % of the truth but with a chance below 1e-6.

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from quoron.evaluation.scores import held_users, parts
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut
 from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.histograms import held_out as room
+from quoron_privacy.histograms.held_out import LABELS, PLACES, STEPS, HeldOut
 from quoron_privacy.noise.streams import SeededNoise
 
 KINDS = [2, 0, 3, 10]

@@ -13,7 +13,7 @@ from numba import cfunc, njit, types
 
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.kernels.compiled import run
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.simd import (
     SINGLES,
     WIDTH,
     add_whole,

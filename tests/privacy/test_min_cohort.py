@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.min_cohort import (
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gaussian import SPARE
+from quoron_privacy.histograms.min_cohort import (
     BETA,
     MinCohort,
     calibrate,
@@ -21,8 +23,6 @@ from quoron_privacy.counts.min_cohort import (
     rest,
     verify,
 )
-from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gaussian import SPARE
 
 REST = (0.95, 1e-6)
 REACH = 40  # scales, of the noise that the reference sums over

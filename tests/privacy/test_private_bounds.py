@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import private_bounds
-from quoron_privacy.counts.private_bounds import (
+from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.histograms import private_bounds
+from quoron_privacy.histograms.private_bounds import (
     CELLS,
     CLOSE,
     CLOSER,
@@ -27,7 +28,6 @@ from quoron_privacy.counts.private_bounds import (
     marks,
     of_cells,
 )
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e308, 5e-324, 4.0, -(4.0**31)])
@@ -123,13 +123,13 @@ class TestCalibration:
             lambda plan: (plan, {"users": 999}),
             lambda plan: (replace(plan, adjacency="zero-out"), {}),
             lambda plan: (replace(plan, tail=1e3 * plan.tail), {}),
-            lambda plan: (plan, {"own": Pair.gaussian(gdp.mu_for(**WHOLE))}),
-            lambda plan: (plan, {"own": Pair.gaussian(gdp.mu_for(plan.rest_epsilon, 1e-6), 1e-7)}),
+            lambda plan: (plan, {"own": DominatingPair.gaussian(gdp.mu_for(**WHOLE))}),
+            lambda plan: (plan, {"own": DominatingPair.gaussian(gdp.mu_for(plan.rest_epsilon, 1e-6), 1e-7)}),
         ],
     )
     def test_too_little_noise_or_other_numbers_are_refused(self, broken):
         plan, given_ = broken(a_plan())
-        rest = Pair.gaussian(gdp.mu_for(plan.rest_epsilon, 1e-6) * (1 - 1e-9), 1e-40)
+        rest = DominatingPair.gaussian(gdp.mu_for(plan.rest_epsilon, 1e-6) * (1 - 1e-9), 1e-40)
         asked = {**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest} | given_
         a_plan().verify(**({**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest}))
         with pytest.raises(VerificationError, match="private bounds"):
@@ -143,14 +143,18 @@ class TestCalibration:
             plan = EstimatedBounds.calibrate(
                 users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
             )  # type: ignore[arg-type]
-            own = Pair.gaussian(gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else Pair()
+            own = (
+                DominatingPair.gaussian(gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40)
+                if share < 1
+                else DominatingPair()
+            )
             plan.verify(epsilon, delta, users=900, adjacency=adjacency, own=own)
             both = gdp.compose(plan.mu, own.mu)
             assert plan.mu**2 / both**2 == pytest.approx(share, rel=1e-3)
             assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
             mu, variation = plan.charged
             assert mu >= both * (1 - 1e-9)
-            assert variation >= plan.variation + own.lack
+            assert variation >= plan.variation + own.variation
             assert gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * variation <= delta
 
 

@@ -11,22 +11,22 @@ import pytest
 from privacy.references import always
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, lifetime, roots, subsampling
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort
-from quoron_privacy.counts.data_quality import DataQuality
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.histograms import min_cohort
+from quoron_privacy.histograms.data_quality import DataQuality
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
+from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 from quoron_privacy.means import private_range, rotation, silo_sums
+from quoron_privacy.means.adaptive_mean import AdaptiveMean
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import ColumnSum, NormCountSum, ShapedMomentSum
-from quoron_privacy.means.learnt_mean import LearntMean
+from quoron_privacy.means.free_counts import ColumnSum, NormCountSum, ShapedMomentSum
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
 from quoron_privacy.mechanisms import OutlierMean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
-from quoron_privacy.robust import laplace_test, lottery, subsampled_lottery
+from quoron_privacy.robust import laplace_gate, smooth_test, subsampled_test
 from quoron_privacy.robust import outlier_mean as outliers
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
@@ -90,18 +90,18 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, None, "replace-one", 1e-12)),
     ("variation", lambda: lifetime.Charge("run", "all", 0.5, 1e-6, 0.1, "replace-one", NAN)),
     *several("Expected", lifetime.Limit, ("all", 0.0, 1e-5, 0), ("all", 1, 1, 0), ("all", 1, 1e-5, 1.1)),
-    ("rate", lambda: Pair.sampled(1.2, 0.1, 3, "zero-out")),
-    ("rounds", lambda: Pair.sampled(0.2, 0.1, 0, "zero-out")),
-    ("adjacency", lambda: Pair.sampled(0.2, 0.1, 3, "none")),
-    ("mu", lambda: Pair.coins(0.2, 0.0, 3)),
-    ("mu", lambda: Pair.gaussian(0.0)),
-    ("epsilon", lambda: Pair.response(-1.0)),
-    ("epsilon", lambda: Pair.gaussian(0.1).delta(-0.1)),
-    ("Expected", lambda: Pair.table((0.2, 0.1), (0.5, 0.5))),
-    ("Expected", lambda: Pair.table((0.1, 0.2), (1.5, -0.5))),
-    ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
-    ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
-    ("places", lambda: Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)).lattice(1e-12)),
+    ("rate", lambda: DominatingPair.sampled(1.2, 0.1, 3, "zero-out")),
+    ("rounds", lambda: DominatingPair.sampled(0.2, 0.1, 0, "zero-out")),
+    ("adjacency", lambda: DominatingPair.sampled(0.2, 0.1, 3, "none")),
+    ("mu", lambda: DominatingPair.coins(0.2, 0.0, 3)),
+    ("mu", lambda: DominatingPair.gaussian(0.0)),
+    ("epsilon", lambda: DominatingPair.response(-1.0)),
+    ("epsilon", lambda: DominatingPair.gaussian(0.1).delta(-0.1)),
+    ("Expected", lambda: DominatingPair.table((0.2, 0.1), (0.5, 0.5))),
+    ("Expected", lambda: DominatingPair.table((0.1, 0.2), (1.5, -0.5))),
+    ("Expected", lambda: DominatingPair.table((0.1, 0.2), (1.0,))),
+    ("Expected", lambda: DominatingPair.table((-3.0,), (1.0,))),
+    ("places", lambda: DominatingPair.gaussian(30.0).and_(DominatingPair.response(1e-6, 100)).lattice(1e-12)),
     ("Expected rate", lambda: subsampling.wor_round_mu(1.2, 10, 1.0, 1e-6)),
     ("Expected rounds", lambda: subsampling.wor_round_mu(0.1, 0, 1.0, 1e-6)),
     ("Expected delta", lambda: subsampling.wor_round_mu(0.1, 10, 1.0, 0.0)),
@@ -122,10 +122,10 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([3]), 3)),
     ("classes=1", lambda: HeldOut.calibrate(users=50, classes=1, epsilon=1.0, delta=1e-6)),
-    ("one weight of each", lambda: Spread(10, 1, 2, 1.0).held(*np.zeros((2, 2), np.int64), np.full(2, 1 << 52))),
-    ("10 users", lambda: Spread(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
-    ("weights of shape", lambda: Spread(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
-    ("Expected cells <=", lambda: Spread(10, 1, 1 << 20, 1.0)),
+    ("one weight of each", lambda: WeightedHistogram(10, 1, 2, 1.0).held(*np.zeros((2, 2), int), np.full(2, 1 << 52))),
+    ("10 users", lambda: WeightedHistogram(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
+    ("weights of shape", lambda: WeightedHistogram(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
+    ("Expected cells <=", lambda: WeightedHistogram(10, 1, 1 << 20, 1.0)),
     *several("Expected", partial(replace, MADE["data_quality"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
     ("Expected", lambda: replace(MADE["data_quality"], adjacency="none")),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
@@ -135,7 +135,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("windows", lambda: ColumnSum(9, np.array([[NAN], [1.0]]), 1.0, True)),
     ("windows", lambda: ColumnSum(9, np.zeros((1, 2)), 1.0, True)),
     ("rows of 6 numbers", lambda: ShapedMomentSum(2, np.eye(3), 1.0).of(np.ones((2, 9)), TWO)),
-    ("vectors of shape", lambda: LearntMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
+    ("vectors of shape", lambda: AdaptiveMean(5000, 3, 1.0, 0.24).release(np.zeros((3, 2)), THREE, STREAM, STREAM)),
     ("at most users=2", lambda: boxed(users=2, mu=9.0).release(np.zeros((3, 3)), THREE, np.ones(3), STREAM, STREAM)),
     ("adjacency", lambda: box_sensitivity(0.1, 10, 3, "add-remove")),
     *several("Expected", PrivateRange, (0.0, 4, 1.0), (2e3, 4, 1.0), (1.0, 0, 1.0), (1.0, 4, math.inf)),
@@ -156,7 +156,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("factorisation='haar'", lambda: prefix(factorisation="haar")),
     (r"shape \(2,\), got \(3,\)", lambda: prefix().release(prefix().start(2), np.zeros(3), SeededNoise(1))),
     *several("Expected", LaplaceThreshold, (0.0, 1.0), (1.0, 1e12), (1.0, NAN)),
-    *several("Expected", laplace_test.LaplaceTest, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
+    *several("Expected", laplace_gate.LaplaceGate, (0, 5, 0.5, 6.0), (9, 5, 0.5, NAN), (9, 5, 0.0, 6.0)),
 
     ("shape", lambda: concentration.scores(np.zeros(3), 1.0)),
     ("answered", lambda: concentration.cohort_scores(np.zeros((3, 2)), TWO, 1.0)),
@@ -166,10 +166,10 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("answered", lambda: decided(answered=TWO)),
     ("tau", lambda: decided(tau=-1.0)),
     *several("trim=", partial(trimmed_mean, np.zeros((4, 1))), (-1,), (2,)),
-    *several("Expected", lottery.Lottery, (9, 11, (0.5,)), (9, 5, ()), (9, 5, (0.0,)), (9, 5, (1.5,)), (9, 5, (NAN,))),
-    ("delta", lambda: lottery.calibrate(1.0, 0.0, 300)),
-    ("cohort_size", lambda: lottery.calibrate(1.0, 1e-6, 0)),
-    ("forgiven >= 0", lambda: lottery.calibrate(1.0, 1e-6, 300, forgiven=-1)),
+    *several("Expected", smooth_test.SmoothTest, (9, 11, (0.5,)), *((9, 5, of) for of in ((), (0.0,), (1.5,), (NAN,)))),
+    ("delta", lambda: smooth_test.calibrate(1.0, 0.0, 300)),
+    ("cohort_size", lambda: smooth_test.calibrate(1.0, 1e-6, 0)),
+    ("forgiven >= 0", lambda: smooth_test.calibrate(1.0, 1e-6, 300, forgiven=-1)),
     *several("radii", partial(neighbour_counts, np.zeros((3, 2)), THREE), ((),), ((0.0,),), ((NAN,),), ((1.0, 1e130),)),
     ("shape", lambda: neighbour_counts(np.zeros(3), THREE, (1.0,))),
     ("answered", lambda: neighbour_counts(np.zeros((3, 2)), TWO, (1.0,))),
@@ -196,7 +196,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
 ]  # fmt: skip
 INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("delta=1e-60", lambda: gdp.mu_for(1.0, 1e-60, gaussians=10)),
-    (r"\w", lambda: Spread.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
+    (r"\w", lambda: WeightedHistogram.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
     ("resolution", lambda: HeldOut.calibrate(users=10, classes=2, epsilon=15.0, delta=1e-50)),
     ("private ranges", lambda: boxed(users=10, mu=0.1)),
     ("below the resolution", lambda: private_range.calibrate(
@@ -206,14 +206,14 @@ INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("core=50", lambda: outliers.weighted_mean(100, 50)),
     ("core >= 68", lambda: outliers.random_inclusion(100, 67, 67)),
     ("users do not tell", lambda: share_for(users=100, columns=12, names=1, epsilon=2.0, delta=1e-6)),
-    (r"users >= \d+", lambda: LearntMean(100, 10, 1.0, 0.24)),
+    (r"users >= \d+", lambda: AdaptiveMean(100, 10, 1.0, 0.24)),
     ("n >= ", lambda: robust(users=50, epsilon=1.0)),
     ("fewer outliers", lambda: robust(outliers=0.4)),
     ("too many", lambda: robust(users=10**6)),
     ("<= 2 fails", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 2.5, 25_000)),
     ("delta_slack", lambda: outlier_filter.calibrate(4.0, 1e-6, 2500, 1.0, 25_000, delta_slack=1e-6)),
     (r"cohort_size >= \d+", lambda: outlier_filter.calibrate(4.0, 1e-6, 500, 1.0, 5000)),
-    (r"delta >= 2\.22e-12", lambda: subsampled_lottery.calibrate(
+    (r"delta >= 2\.22e-12", lambda: subsampled_test.calibrate(
         4.0, 1e-12, users=10_000, cohort_size=10_000, releases=10_000
     )),
 ]  # fmt: skip

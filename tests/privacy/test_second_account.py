@@ -14,10 +14,10 @@ from scipy.stats import norm
 
 from cover import by_default
 from privacy import first_account
-from quoron_privacy.accounts import losses, pair, sensitivity_recount, stages, subsampling
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts import pair, pld_lattice, sensitivity_recount, stages, subsampling
+from quoron_privacy.accounts.pair import DominatingPair
 
-SECOND = (pair, losses, stages, losses, losses, losses, sensitivity_recount)
+SECOND = (pair, pld_lattice, stages, pld_lattice, pld_lattice, pld_lattice, sensitivity_recount)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
 TABLE = {
     (0.01, 1000, 0.5): 0.827,
@@ -29,15 +29,15 @@ TABLE = {
 
 
 def replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.sampled(rate, mu, rounds, "replace-one").delta(epsilon, delta)
+    return DominatingPair.sampled(rate, mu, rounds, "replace-one").delta(epsilon, delta)
 
 
 def absent(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.sampled(rate, mu, rounds, "zero-out").delta(epsilon, delta)
+    return DominatingPair.sampled(rate, mu, rounds, "zero-out").delta(epsilon, delta)
 
 
 def moved(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return Pair.coins(rate, mu, rounds).delta(epsilon, delta)
+    return DominatingPair.coins(rate, mu, rounds).delta(epsilon, delta)
 
 
 def mixture(chances: np.ndarray, shifts: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ def agrees() -> bool:
 def forget() -> None:
     """No account remembers anything."""
     for remembered in (
-        losses.exactly,
+        pld_lattice.exactly,
         subsampling.wor_round_mu,
         subsampling.poisson_round_mu,
     ):
@@ -134,7 +134,7 @@ def test_everything_known_by_other_means_is_found() -> None:
 
 def test_tails_are_as_exact_as_is_said_of_them() -> None:
     t = np.concatenate([np.linspace(0, 3, 60), np.linspace(3, 37, 90)])
-    found, wrong = losses._normal_tail(t)
+    found, wrong = pld_lattice._normal_tail(t)
     with mpmath.workdps(40):
         exact = [mpmath.erfc(mpmath.mpf(float(each)) / mpmath.sqrt(2)) / 2 for each in t]
         assert all(abs(mpmath.mpf(float(a)) - b) <= float(off) for a, b, off in zip(found, exact, wrong, strict=True))
@@ -143,26 +143,26 @@ def test_tails_are_as_exact_as_is_said_of_them() -> None:
 # What somebody could get wrong in the second account: name -> (module, function, what it becomes, given what it was).
 WRONG = {
     "a third of the rate": (
-        losses, "laws", lambda was: lambda stage: was(replace(stage, rate=stage.rate / 3))
+        pld_lattice, "laws", lambda was: lambda stage: was(replace(stage, rate=stage.rate / 3))
     ),
-    "one order": (losses, "_both_ways", lambda was: lambda own: (was(own)[1],) * 2),
-    "one round fewer": (losses, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
-    "half of δ": (losses, "most", lambda was: lambda *given: was(*given) / 2),
+    "one order": (pld_lattice, "_both_ways", lambda was: lambda own: (was(own)[1],) * 2),
+    "one round fewer": (pld_lattice, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
+    "half of δ": (pld_lattice, "most", lambda was: lambda *given: was(*given) / 2),
     "all of a cell at its lower end": (
-        losses, "_split", lambda was: lambda first, width, left, *given: (left, 0 * left)
+        pld_lattice, "_split", lambda was: lambda first, width, left, *given: (left, 0 * left)
     ),
     "no losses below zero": (
-        losses, "_cut", lambda was: lambda places, masses, *given: was(np.maximum(places, 0), masses, *given)
+        pld_lattice, "_cut", lambda was: lambda places, masses, *given: was(np.maximum(places, 0), masses, *given)
     ),
     "what is cut off is forgotten": (
-        losses, "_cut", lambda was: lambda places, masses, gap, lost, off, cut: was(
+        pld_lattice, "_cut", lambda was: lambda places, masses, gap, lost, off, cut: was(
             places, masses, gap, -lost, off, 1e-2
         )
     ),
-    "tails a tenth too small": (losses, "_normal_tail", lambda was: lambda t: tuple(0.9 * each for each in was(t))),
-    "a loss of nine tenths": (losses, "loss", lambda was: lambda one, x: (0.9 * was(one, x)[0], *was(one, x)[1:])),
+    "tails a tenth too small": (pld_lattice, "_normal_tail", lambda was: lambda t: tuple(0.9 * p for p in was(t))),
+    "a loss of nine tenths": (pld_lattice, "loss", lambda was: lambda one, x: (0.9 * was(one, x)[0], *was(one, x)[1:])),
     "a window that ends early": (
-        losses,
+        pld_lattice,
         "window",
         lambda was: lambda *given: (was(*given)[0], was(*given)[0] + (was(*given)[1] - was(*given)[0]) // 3),
     ),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cover import by_default
 from privacy.references import always
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.selection import verified
@@ -96,20 +96,20 @@ class TestThePriceIsNeverBelowTheTruth:
             return np.asarray(trials.slopes(norm.sf(points - shift)) * norm.pdf(points - shift))
 
         seen = float(np.maximum(density(mu) - math.exp(epsilon) * density(0.0), 0.0).sum() * (points[1] - points[0]))
-        assert seen <= Selection(trials, (Pair.gaussian(mu),)).delta(epsilon)
+        assert seen <= Selection(trials, (DominatingPair.gaussian(mu),)).delta(epsilon)
 
 
 class TestTwoAccountsOfOneTheorem:
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
     def test_agree_on_gaussian_trials(self, epsilon: float) -> None:
-        chosen = Selection(usual(), (Pair.gaussian(gdp.mu_for(epsilon, 1e-6)),))
+        chosen = Selection(usual(), (DominatingPair.gaussian(gdp.mu_for(epsilon, 1e-6)),))
         price = chosen.epsilon(1e-6)
         second = verified.delta(chosen.trials, chosen.pairs, price, near=1e-6)
         assert 0.98e-6 <= second <= 1.5e-6
         verified.check(chosen.trials, chosen.pairs, chosen.promised(1e-6), 1e-6)
 
     def test_agree_where_users_differ_and_where_trials_are_no_gaussians(self) -> None:
-        pairs = Pair.sampled(0.05, 0.6, 40, "replace-one"), Pair.gaussian(0.2)
+        pairs = DominatingPair.sampled(0.05, 0.6, 40, "replace-one"), DominatingPair.gaussian(0.2)
         chosen = Selection(Trials.negative_binomial(10.0, most=20), pairs)
         price = chosen.promised(1e-6)
         assert 0.2e-6 <= verified.delta(chosen.trials, pairs, price, near=1e-6) <= 1e-6
@@ -117,7 +117,7 @@ class TestTwoAccountsOfOneTheorem:
 
     @pytest.mark.parametrize("law", [always(40), Trials.negative_binomial(40.0, shape=900.0)])
     def test_the_broken_twin_whose_number_is_another_is_refused(self, law: Trials) -> None:
-        pair = (Pair.gaussian(0.2367),)
+        pair = (DominatingPair.gaussian(0.2367),)
         promised = Selection(usual(), pair).promised(1e-6)
         with pytest.raises(VerificationError, match="Expected the search to cost"):
             verified.check(law, pair, promised, 1e-6)
@@ -184,11 +184,11 @@ class TestThePriceInNumbers:
     def test_calibrated_trials_cost_what_was_asked(self, epsilon: float) -> None:
         law = Trials.negative_binomial(10.0)
         mu = calibrate(epsilon, 1e-6, law)
-        spent = Selection(law, (Pair.gaussian(mu),)).promised(1e-6)
+        spent = Selection(law, (DominatingPair.gaussian(mu),)).promised(1e-6)
         assert 0.999 * epsilon < spent <= epsilon * (1 + 1e-5)
 
     def test_of_one_trial_is_that_of_a_trial(self) -> None:
-        pair = Pair.gaussian(0.3)
+        pair = DominatingPair.gaussian(0.3)
         assert Selection(always(1), (pair,)).epsilon(1e-6) == pytest.approx(pair.epsilon(1e-6), rel=1e-4)
 
     def test_is_below_the_renyi_bound_of_papernot_and_steinke(self) -> None:
@@ -198,7 +198,9 @@ class TestThePriceInNumbers:
         inner = np.array([2 * ((1 - 1 / a) * rho * a + math.log(1 / gamma) / a) for a in orders]).min()
         curve = rho * orders + inner + math.log(40) / (orders - 1)
         published = float((curve + np.log1p(-1 / orders) - (np.log(1e-6) + np.log(orders)) / (orders - 1)).min())
-        ours = Selection(Trials.negative_binomial(40.0, shape=1.0, most=1200), (Pair.gaussian(mu),)).epsilon(1e-6)
+        ours = Selection(Trials.negative_binomial(40.0, shape=1.0, most=1200), (DominatingPair.gaussian(mu),)).epsilon(
+            1e-6
+        )
         assert 0.5 * published < ours < published
 
 

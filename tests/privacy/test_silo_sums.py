@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import COLUMN_WEIGHTS as WEIGHTS
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

@@ -17,7 +17,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, MomentAndGradient, Question
-from quoron_privacy.means import free_presence
+from quoron_privacy.means import free_counts
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
@@ -67,7 +67,7 @@ def model(engine: Any) -> Any:
 @pytest.fixture
 def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven users at a time."""
-    monkeypatch.setattr(inline, "HELD", 1000)
+    monkeypatch.setattr(inline, "MAX_BYTES", 1000)
     monkeypatch.setattr(inline, "BLOCK", 7 * 8 * (D * (D + 1) // 2 + D))
 
 
@@ -83,7 +83,7 @@ def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pyte
         return answers
 
     monkeypatch.setattr(InlineEngine, "rows", watched)
-    monkeypatch.setattr(free_presence, "BLOCK", 60)
+    monkeypatch.setattr(free_counts, "BLOCK", 60)
     model(InlineEngine(people()))
     assert len(blocks) > 5 * USERS / 7
     assert max(most) <= 2

@@ -13,8 +13,8 @@ from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
 from quoron.training import estimated
 from quoron_client.data.encoding import Encoding
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.algorithms.whitened import method
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}

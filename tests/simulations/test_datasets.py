@@ -62,7 +62,7 @@ def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path
     for crowd in (ours, ours.read_in(order), in_memory(ours, monkeypatch)):
         for users in (order, np.sort(order), order[7:90], order[::-1], order[:1], order[:0]):
             assert_same(crowd.items(users), theirs.items(users))
-            seen = crowd.held.seen(users).of(np.arange(len(users)))
+            seen = crowd.all_items.seen(users).of(np.arange(len(users)))
             assert_same(seen, bounded(theirs.items(users), crowd.loss))
 
 
@@ -71,7 +71,7 @@ def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> Data
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
     monkeypatch.setattr(on_disk, "Scratch", lambda: pytest.fail("written to disk"))
     inline = crowd.read_in(np.arange(crowd.users))
-    assert inline.held.places(np.arange(3)).tolist() == [0, 1, 2]
+    assert inline.all_items.places(np.arange(3)).tolist() == [0, 1, 2]
     return inline
 
 
@@ -257,7 +257,7 @@ def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):
 def test_a_byte_that_comes_back_as_another_is_noticed(draw, tmp_path, monkeypatch):
     in_buckets(rows(400), tmp_path / "d")
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    scratch = crowd.held._scratch
+    scratch = crowd.all_items._scratch
     size = os.fstat(scratch._file.fileno()).st_size
     random = np.random.Generator(np.random.Philox(draw))
     at, bit = int(random.integers(size)), 1 << int(random.integers(8))
@@ -325,15 +325,15 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"))
     question, reads, honest = second_moments(theirs), [], ItemStore._read_back
     whole = InlineEngine(theirs).ask(question).values
-    for name in ("HELD", "BLOCK"):
+    for name in ("MAX_BYTES", "BLOCK"):
         monkeypatch.setattr(inline, name, 5 * 8 * whole.shape[1])
     monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
     crowd = ours.read_in(np.arange(ours.users))
-    chunks = len(crowd.held._sizes)
+    chunks = len(crowd.all_items._sizes)
     assert chunks > 10
     for engine in (InlineEngine(crowd), in_shards(crowd)):
         values = engine.ask(question).values
-        assert isinstance(values, inline.RowsAgain)
+        assert isinstance(values, inline.RecomputedRows)
         for _ in range(2):
             reads.clear()
             for first in range(0, ours.users, 20):

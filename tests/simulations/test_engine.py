@@ -35,7 +35,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import NormCountSum
+from quoron_privacy.means.free_counts import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import packed
 from quoron_server.algorithms import ALGORITHMS
@@ -415,7 +415,7 @@ FIRST = Question(0, np.random.default_rng(1).permutation(MANY), MomentAndGradien
 @pytest.fixture
 def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven users at a time."""
-    monkeypatch.setattr(inline, "HELD", 1000)
+    monkeypatch.setattr(inline, "MAX_BYTES", 1000)
     monkeypatch.setattr(inline, "BLOCK", 7 * 8 * (COLUMNS * (COLUMNS + 1) // 2 + COLUMNS))
 
 
@@ -424,7 +424,7 @@ def test_blocks_that_are_computed_again_are_the_rows_that_would_be_held(engine: 
     whole = InlineEngine(people(), dropout=0.2).ask(FIRST)
     request.getfixturevalue("held_in_blocks")
     answers = engine().ask(FIRST)
-    assert isinstance(answers.values, inline.RowsAgain)
+    assert isinstance(answers.values, inline.RecomputedRows)
     assert np.array_equal(answers.status, whole.status)
     assert len(set(whole.status.tolist())) == 2
     for rows in (slice(None), slice(0, 7), slice(3, 25), slice(140, 999), slice(5, 5)):

@@ -26,9 +26,9 @@ from quoron.training.table import CuratorEngine
 from quoron_client.data.encoding import Classes, Encoding, Range, Signs
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
-from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
+from quoron_privacy.histograms import held_out
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import EVALUATED
@@ -211,7 +211,7 @@ def test_a_model_that_is_none_is_called_useless_and_one_beyond_squares_is_measur
 def test_as_many_users_as_a_refusal_asks_for_are_enough(epsilon, classes):
     of = lambda users: HeldOut.calibrate(users=users, classes=classes, epsilon=epsilon, delta=1e-6)  # noqa: E731
     with pytest.raises(Infeasible, match="needs about") as refused:
-        figures.require_telling(of(5), epsilon)
+        figures.require_informative(of(5), epsilon)
     enough = int(str(refused.value).split("needs about ")[1].split(" ")[0].replace(",", ""))
     assert figures.expected(of(enough)) < 0.26
     assert figures.expected(of(enough * 9 // 10)) > 0.25
@@ -225,11 +225,11 @@ def test_the_bound_of_errors_is_where_they_end_and_no_step_that_noise_alone_exce
     waves, shares = held_out.waves(steps, held_out.STEEP), np.zeros(steps)
     shares[10:16], noise = 1 / 6, np.random.default_rng(0).normal(0, held.scales[0], (2000, steps + held_out.LABELS))
     said = np.append(waves @ shares * held_out.ERRORS**0.5, np.zeros(held_out.LABELS))
-    known = figures.where(held, scorer, said).bound
-    assert max(figures.where(held, scorer, said + each).bound for each in noise) <= 3 * known
+    known = figures.cells_of(held, scorer, said).bound
+    assert max(figures.cells_of(held, scorer, said + each).bound for each in noise) <= 3 * known
     shares[4], shares[10:16] = 0.4, 0.1  # a group that is far
     said[:steps] = waves @ shares * held_out.ERRORS**0.5
-    assert figures.where(held, scorer, said).bound == 2.0**-2
+    assert figures.cells_of(held, scorer, said).bound == 2.0**-2
 
 
 def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so():

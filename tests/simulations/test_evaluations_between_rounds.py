@@ -12,8 +12,8 @@ from flower.plugged import Killed
 from quoron.training import lifetime
 from quoron.training.rows import TrainedRows
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import BudgetExceeded, ConfigError, OtherVersion, VerificationError
+from quoron_privacy.histograms.held_out import HeldMeans
 from quoron_server.algorithms import ALGORITHMS
 
 USERS, DIMENSION, ROUNDS = 2000, 3, 24

@@ -21,7 +21,7 @@ from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.federation import launch, programs
 from quoron.federation.client_items import give_tables, silos_in
-from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order
+from quoron.federation.folder import ITEMS, MAX_CLIENTS, ORDER, RUN, RUNNING, Folder, Order
 from quoron.federation.launch import Local
 from quoron.federation.submission import declared
 from quoron.simulation import run as runs
@@ -43,7 +43,7 @@ class TestOrders:
         assert order().words == "7 clients, 3 processes, up to 3 in each"
         assert order(processes=7).words == "7 clients, one process each"
 
-    @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"listen": "0.0.0.0:1"}])
+    @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MAX_CLIENTS + 1}, {"listen": "0.0.0.0:1"}])
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
@@ -105,10 +105,10 @@ class TestFolder:
     def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)
         assert not folder.runs
-        with folder.held() as first:
+        with folder.lock() as first:
             assert first is not None
             assert folder.runs
-            with folder.held() as second:
+            with folder.lock() as second:
                 assert second is None
         assert not folder.runs
 
@@ -121,7 +121,7 @@ class TestFolder:
         folder.write(RUNNING, {"supervisor": 123456})
         with suppress(RuntimeError):
             Local(folder, ORDERED).__enter__()
-        with folder.held(), pytest.raises(RunError, match="Expected the federation"):
+        with folder.lock(), pytest.raises(RunError, match="Expected the federation"):
             launch.stop(folder.path, 0.1)
         assert sent == []
 
@@ -132,7 +132,7 @@ class TestFolder:
         monkeypatch.setattr(supervising.os, "kill", lambda number, _: (sent.append(number), holding.close()))
         monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"supervisor": 123456}))
         with ExitStack() as holding:
-            holding.enter_context(folder.held())
+            holding.enter_context(folder.lock())
             assert launch.stop(folder.path)
         assert sent == [123456]
 
@@ -140,7 +140,7 @@ class TestFolder:
         local = Local(Folder(tmp_path), ORDERED)
         with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_say", _interrupted)
-            local.keep()
+            local.detach()
         assert local._kept
 
 
@@ -272,7 +272,7 @@ class TestItems:
         assert simulation is not None
         for number in (1, 7, 30):
             found = programs.items_of(simulation, number)
-            assert _same(found.batch, prepared.scene.population.items(np.array([number - 1])))
+            assert _same(found.batch, prepared.setup.population.items(np.array([number - 1])))
 
     @pytest.mark.parametrize("source", [TABLE, TOML])
     def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(

@@ -23,13 +23,13 @@ from quoron.cli.app import invoke
 from quoron.results import restored
 from quoron.training import data_quality as words
 from quoron.training import lifetime
-from quoron.training.table import hold
+from quoron.training.table import load_rows
 from quoron_client.data.encoding import Encoding, Range, Signs
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import RowCounts, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import DataQuality, Shares
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import DataQuality, Shares
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.plan import PREFACE
 from quoron_server.storage.ledger import Ledger
@@ -142,7 +142,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
-    held = hold(config, folder, frame)
+    held = load_rows(config, folder, frame)
     parts = zip(*held.fitting(np.arange(held.declared.users)), strict=True)
     return [np.concatenate(part) for part in parts]
 

@@ -114,7 +114,7 @@ class TestExcessRisk:
         self, family, domain, ridge
     ):
         crowd = population(family, domain=domain, ridge=ridge, heterogeneity=0.1)
-        best, held = crowd.optimum, crowd.beside(crowd.optimum)["held_back"]
+        best, held = crowd.optimum, crowd.summary_fields(crowd.optimum)["held_back"]
         assert crowd.excess_risk(best) == held
         without = family == "linear" and ridge == 0  # an infimum; then it is that over the domain
         assert (held == 0.0) == (without or not on_boundary(domain, best))
@@ -131,9 +131,9 @@ class TestExcessRisk:
         narrow, wide = population(family, domain=L2Ball(0.3)), population(family, domain=L2Ball(9.0))
         for model in (np.zeros(4), narrow.optimum, np.array([0.1, 0.1, -0.2, 0.05])):
             assert narrow.excess_risk(model) == pytest.approx(wide.excess_risk(model), rel=1e-9)
-        (said,) = narrow.beside(narrow.optimum)["remarks_simulation_only"]
+        (said,) = narrow.summary_fields(narrow.optimum)["remarks_simulation_only"]
         assert f"costs an excess risk of {narrow.excess_risk(narrow.optimum):.2g}" in said
-        assert wide.beside(wide.optimum)["remarks_simulation_only"] == ()
+        assert wide.summary_fields(wide.optimum)["remarks_simulation_only"] == ()
 
     @pytest.mark.parametrize(
         ("heterogeneity", "ridge", "radius"),
@@ -282,7 +282,7 @@ class TestOptimum:
     def test_no_other_point_of_the_domain_is_better(self, loss, tolerance, domain):
         regression = {"label": Range("sick", -1, 1)} if hasattr(loss, "label_bound") else {}
         crowd = clinic(loss=loss, domain=domain, **regression)
-        best, held = crowd.optimum, crowd.beside(crowd.optimum)["held_back"]
+        best, held = crowd.optimum, crowd.summary_fields(crowd.optimum)["held_back"]
         np.testing.assert_allclose(domain.project(best), best, atol=1e-12)
         rng = np.random.default_rng(3)
         for scale in (1e-3, 0.1, 3.0):
@@ -548,7 +548,7 @@ def amiss(**columns):
 
 
 def remarks(frame, **changes):
-    return clinic(frame, **{"items_per_user": 5} | changes).beside(np.zeros(4))["remarks_simulation_only"]
+    return clinic(frame, **{"items_per_user": 5} | changes).summary_fields(np.zeros(4))["remarks_simulation_only"]
 
 
 class TestRemarks:

@@ -167,7 +167,7 @@ def carry_out(folder: Path, *words: str, environment: Mapping[str, str] = ALONE)
 
 @pytest.mark.programs
 def test_a_first_train_compiles_nothing_where_kernels_are_shipped(tmp_path: Path) -> None:
-    if not kernels.shipped():
+    if not kernels.prebuilt():
         pytest.skip("nothing is compiled of this source: python -m quoron.kernels --ship")
     carry_out(tmp_path, "quoron", "example", "scorecard")
     for what in ("a description", "a number, undeclared"):

@@ -15,7 +15,7 @@ import quoron
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.planning.plans import Plan, RoundsCurve, choose, enough, least
+from quoron.planning.plans import Plan, RoundsCurve, choose, required_size, smallest
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
@@ -32,7 +32,7 @@ TARGET = 0.02 * start_risk(SCENE.problem)
 
 @pytest.fixture(scope="module")
 def found():
-    return enough(NAMED, SCENE.problem, TARGET)
+    return required_size(NAMED, SCENE.problem, TARGET)
 
 
 def predicted(users: int, epsilon: float) -> float:
@@ -49,12 +49,12 @@ def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
 
 
 def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quoron.planning.plans.MOST_USERS", 10 * SCENE.problem.users)
-    nothing = enough(NAMED, SCENE.problem, 1e-15)
+    monkeypatch.setattr("quoron.planning.plans.MAX_USERS", 10 * SCENE.problem.users)
+    nothing = required_size(NAMED, SCENE.problem, 1e-15)
     assert (nothing.users, nothing.epsilon) == (None, None)
     for wrong in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match="risk > 0"):
-            enough(NAMED, SCENE.problem, wrong)
+            required_size(NAMED, SCENE.problem, wrong)
 
 
 @given(st.floats(1.0, 1e6), st.floats(1.0, 1e6))
@@ -66,7 +66,7 @@ def test_the_search_finds_any_threshold_to_two_digits(threshold: float, start: f
         asked.append(number)
         return plan if number >= threshold else None
 
-    number, at = least(holds, start, 1.0, 1e6)  # type: ignore[arg-type, misc]
+    number, at = smallest(holds, start, 1.0, 1e6)  # type: ignore[arg-type, misc]
     assert at is plan
     assert threshold <= number <= max(1.0, 1.15 * threshold)
     assert min(asked) >= 1.0
@@ -77,7 +77,7 @@ def test_the_search_finds_any_threshold_to_two_digits(threshold: float, start: f
 def test_of_a_method_for_which_nothing_is_predicted_no_risk_is_asked() -> None:
     rough = changed(small(2_000), link_curvature=None, feature_norm=1.0, start_gradient=1.0, smoothness=None)  # a hinge
     with pytest.raises(ConfigError, match="Expected a method whose risk is predicted, got whitened-tracking"):
-        enough(configs.from_tree({}), rough, 0.1)
+        required_size(configs.from_tree({}), rough, 0.1)
 
 
 def test_the_command_line_answers_people_and_programs(
@@ -140,8 +140,8 @@ positive = st.floats(1e-9, 1e3, allow_nan=False)
 def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dict[int, float]) -> None:
     curve = RoundsCurve(tuple(sorted(risks.items())))
     assert risks[curve.best] == min(risks.values())
-    assert risks[curve.enough] <= 1.05 * min(risks.values())
-    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
+    assert risks[curve.nearly_best] <= 1.05 * min(risks.values())
+    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.nearly_best)
 
 
 @given(

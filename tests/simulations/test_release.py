@@ -10,7 +10,7 @@ import quoron
 from quoron.releases.once import release_once, verify_gaussian
 from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.wording import ReleaseGuarantee
@@ -98,4 +98,4 @@ def test_a_mean_is_calibrated_below_what_the_second_account_accepts(
     quoron.mean(values, epsilon=epsilon, delta=delta, bound=1.0, method="clip", seed=0, ledger=tmp_path / "l.sqlite")
     (charge,) = charged(tmp_path / "l.sqlite")
     assert charge.mu is not None
-    assert Pair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta
+    assert DominatingPair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta

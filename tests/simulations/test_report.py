@@ -212,7 +212,7 @@ def finished(round_: int) -> RoundEvent:
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
 def test_no_form_of_progress_writes_to_standard_output(form: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with Display(form) as shown:
-        shown.said("waiting for somebody")
+        shown.waiting("waiting for somebody")
         shown.started(PLAN)
         for round_ in range(20):
             shown.round_finished(finished(round_))

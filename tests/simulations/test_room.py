@@ -21,7 +21,7 @@ from quoron.data.user_rows import first_of_each, first_rows, group
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import memory, run, table
-from quoron.training.table import Curated
+from quoron.training.table import TableSetup
 from quoron_client.data import fused, tables, text_files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
@@ -103,7 +103,7 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(people, path)
         elif kind == "parquet":
             pq.write_table(people, path)
-        held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
+        held = table.load_rows(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
         items = held.items
         assert isinstance(items, ItemBatch)
         users, whose = group(people, "who")
@@ -178,7 +178,7 @@ class TestMemory:
             "pyarrow.parquet.ParquetFile.iter_batches" if kind == "parquet" else "pyarrow.csv.read_csv", full
         )
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
-            table.hold(charged_in(tmp_path, path), tmp_path)
+            table.load_rows(charged_in(tmp_path, path), tmp_path)
 
     @pytest.mark.parametrize("by_url", [False, True])
     def test_for_the_answers_of_a_round_is_made_sure_of_before_the_charge(
@@ -257,7 +257,7 @@ def charged_in(folder: Path, path: Path | str) -> configs.Config:
     return config.model_copy(update={"train": config.train.model_copy(update={"ledger": str(folder / "book")})})
 
 
-def charges(prepared: Prepared[Curated]) -> int:
+def charges(prepared: Prepared[TableSetup]) -> int:
     """How often the population was charged."""
     assert prepared.account is not None
     with prepared.account() as ledger:

@@ -146,12 +146,12 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
     prepared = runs.prepare(config, tmp_path)
     models = []
     for engine in (
-        prepared.scene.engine,
-        here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed),
+        prepared.setup.engine,
+        here(prepared.setup.population, 7, dies=(3, 5), seed=config.run.seed),
     ):
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
-        shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
+        shared = replace(prepared, setup=replace(prepared.setup, engine=engine))
         models.append(runs.carry_out(shared, out, report=False).weights)
     np.testing.assert_array_equal(*models)
 

@@ -12,7 +12,7 @@ import pytest
 import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
-from quoron.engine.inline import part_of, together
+from quoron.engine.inline import merged, part_of
 from quoron.federation.submission import specify
 from quoron.planning.plans import warnings
 from quoron_client.protocol.questions import Answers, Question, summed
@@ -61,7 +61,7 @@ class BySilo:
                 sums = summed(told, question.reduction)
                 assert objection(sums, question.reduction, persons=len(own.cohort), length=len(sums.total)) is None
             parts.append((np.flatnonzero(members == silo), told))
-        return together(question, iter(parts), PROBLEM.dimension) if parts else self.inner.ask(question)
+        return merged(question, iter(parts), PROBLEM.dimension) if parts else self.inner.ask(question)
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -87,7 +87,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
 def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
     with lifetime.opened(own_ledger) as ledger:
         ledger.limit("everyone", epsilon=1.0, delta=1e-5)
-    monkeypatch.setattr("quoron.releases.statistics.held", lambda *_: pytest.fail("a value was looked at"))
+    monkeypatch.setattr("quoron.releases.statistics.weigh", lambda *_: pytest.fail("a value was looked at"))
     monkeypatch.setattr("quoron.training.column_bounds.release", lambda *_: pytest.fail("a value was looked at"))
     for known in (DECLARED, {}):
         with pytest.raises(BudgetExceeded):

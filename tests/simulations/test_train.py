@@ -26,7 +26,7 @@ from quoron.data.users import Declared
 from quoron.engine.choice import KeyedRandomness
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
-from quoron.training.table import CuratorEngine, HeldRows
+from quoron.training.table import CuratorEngine, TableRows
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -67,10 +67,10 @@ def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
         def __getattribute__(self, name: str) -> Any:
             return ItemBatch if name == "__class__" else happens()
 
-    def read(held: HeldRows, name: str) -> Any:
+    def read(held: TableRows, name: str) -> Any:
         return Guarded() if name == "items" else object.__getattribute__(held, name)
 
-    monkeypatch.setattr(HeldRows, "__getattribute__", read, raising=False)
+    monkeypatch.setattr(TableRows, "__getattribute__", read, raising=False)
 
 
 def test_a_run_beyond_the_limit_is_refused_before_items_are_read(people, ledger, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from quoron import run_folder
 from quoron.cli.app import invoke
 from quoron.training import lifetime, run, table
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.counts.data_quality import DataQuality
+from quoron_privacy.histograms.data_quality import DataQuality
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.release import Sums
 
@@ -239,25 +239,25 @@ def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
 def test_a_plan_with_items_per_user_from_the_table_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reading(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
-        held = table.hold(config, base, frame, **given)
+    def reading(config: Any, base: Path, frame: Any = None, **given: Any) -> table.TableRows:
+        held = table.load_rows(config, base, frame, **given)
         most = int(np.bincount(held._marks[0][0]).max())
         return replace(held, declared=replace(held.declared, items_per_user=most))
 
-    monkeypatch.setattr(run, "hold", reading)
+    monkeypatch.setattr(run, "load_rows", reading)
     assert "run/plan.json" in differing("ten times the rows", twin=True)
 
 
 def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counting(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
-        held = table.hold(config, base, frame, **given)
+    def counting(config: Any, base: Path, frame: Any = None, **given: Any) -> table.TableRows:
+        held = table.load_rows(config, base, frame, **given)
         owners, marks = held._marks[0]
         users = np.unique(owners[marks[:, 0] & 1 == 0])
         return replace(held, declared=replace(held.declared, users=len(users)), items=held.items.of(users))
 
-    monkeypatch.setattr(run, "hold", counting)
+    monkeypatch.setattr(run, "load_rows", counting)
     assert "run/plan.json" in differing("nothing at all", twin=True)
 
 
@@ -267,7 +267,7 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
     write_files = run.result.write
 
     def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
-        folder.write_text("inputs", run.digest_of(prepared.scene.held.items).hex())
+        folder.write_text("inputs", run.digest_of(prepared.setup.rows.items).hex())
         return write_files(prepared, folder, *given)
 
     monkeypatch.setattr(run.result, "write", keeping)

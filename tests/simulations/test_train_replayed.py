@@ -16,8 +16,8 @@ import pytest
 
 from cover import by_default
 from quoron.training import run
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from simulations.test_train_leaks import MORE, hold_chance, honest, left_behind
 
@@ -130,10 +130,10 @@ def test_a_round_that_tells_how_long_answers_are_is_caught(differing, monkeypatc
 
 
 def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, monkeypatch):
-    ending = run.evaluated.of_final_model
+    ending = run.evaluated.of_model
 
     def counting(prepared: Any, apart: Any) -> Any:
-        inner, items = ending(prepared, apart), prepared.scene.held.items
+        inner, items = ending(prepared, apart), prepared.setup.rows.items
 
         def ended(weights: Any, number: int) -> Any:
             entries, told = inner.release(weights, number)
@@ -141,5 +141,5 @@ def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, mon
 
         return replace(inner, release=ended)
 
-    monkeypatch.setattr(run.evaluated, "of_final_model", counting)
+    monkeypatch.setattr(run.evaluated, "of_model", counting)
     assert "run/ledger.sqlite" in differing("ten times the rows", twin=True)

@@ -26,7 +26,7 @@ from quoron.training import lifetime, tuning
 from quoron.training.tuning import Outcome, Price, best_trial, private_mean, user_scores, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible, NothingReleased, OtherVersion
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
@@ -274,7 +274,7 @@ class TestTheClock:
             seen.append(candidate)
             return Outcome(float(noise.stream("score").uniform(1)[0]), np.zeros(1))
 
-        price = Price(law, (Pair.gaussian(0.1),), 1.0, 1e-6, "replace-one", 3, padded)
+        price = Price(law, (DominatingPair.gaussian(0.1),), 1.0, 1e-6, "replace-one", 3, padded)
         best = best_trial(price, SeededNoise(seed), perform)
         return len(seen), best.candidate, best.score
 
@@ -386,18 +386,18 @@ class TestTheScore:
 
 
 class TestTrials:
-    PAIR = Pair.gaussian(0.1)
+    PAIR = DominatingPair.gaussian(0.1)
     PRICE = Price(Trials.negative_binomial(20.0, most=60), (PAIR,), 1.0, 1e-6, "replace-one", 2, False)
 
     def test_that_are_no_gaussian_are_priced_by_their_own_pairs(self) -> None:
         spent: list[float] = []
 
-        def plan(mu: float, _: float) -> tuple[None, list[Pair]]:
+        def plan(mu: float, _: float) -> tuple[None, list[DominatingPair]]:
             spent.append(mu)
-            return None, [Pair.gaussian(mu), Pair.approximate(2 * mu, 1e-9)]
+            return None, [DominatingPair.gaussian(mu), DominatingPair.approximate(2 * mu, 1e-9)]
 
         _, price = within(replace(self.PRICE, trials=Trials.negative_binomial(4.0, most=12), pairs=()), plan)
-        assert price.pairs == (Pair.gaussian(spent[-1]), Pair.approximate(2 * spent[-1], 1e-9))
+        assert price.pairs == (DominatingPair.gaussian(spent[-1]), DominatingPair.approximate(2 * spent[-1], 1e-9))
         assert price.selection.promised(1e-6) <= 1.0 + 1e-9
         assert spent[-1] < spent[0]
 

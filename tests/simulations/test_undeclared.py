@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.config import Config, from_tree, is_wanted
+from quoron.config import Config, estimates_bounds, from_tree
 from quoron.data import TablePopulation, from_table
 from quoron.engine.choice import Inline
 from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
-from quoron.training.column_bounds import Want, row_kinds
-from quoron.training.estimated import Declarations, Found, Wanted, wanted
+from quoron.training.column_bounds import Fact, row_kinds
+from quoron.training.estimated import Declarations, Estimates, Facts, facts_of
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
 from undeclared import QUICK, USERS, charges, crowd, train
@@ -148,7 +148,7 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
     table = table.set_column(table.column_names.index(column), column, some)
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
     if column == "age":
-        found = wanted(config, Path(), tables.opened(table))
+        found = facts_of(config, Path(), tables.opened(table))
         readable = kind == pa.timestamp("s")
         assert [each.startswith("Column 'age' is left out") for each in found.left_out] == [True] * (not readable)
         return
@@ -201,7 +201,7 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     table = table.append_column("visits", pa.array([[1]] * len(people)))
     table = table.append_column("bytes", pa.array([b"north", b"south", b"7"] * (len(people) // 3)))
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "smokes"}})
-    found = wanted(config, Path(), tables.opened(table))
+    found = facts_of(config, Path(), tables.opened(table))
     assert [(each.column, each.what) for each in found.features] == [
         ("age", "number"),
         ("dose", "number"),
@@ -214,20 +214,20 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     asked: dict[str, Any] = {"kind": "table", "path": "-", "user": "who", "label": "smokes"}
     asked["columns"] = {"estimate": {"visits": "number"}}
     with pytest.raises(DataError, match="visits"):
-        wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
+        facts_of(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 
 
 def test_a_feature_that_is_there_twice_is_refused_before_the_charge(people):
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
     frame = pd.concat([people, people[["dose"]]], axis=1)
     with pytest.raises(DataError, match=r"Expected one column 'dose' in the table, got 2. Rename them."):
-        wanted(config, Path(), tables.opened(frame))
+        facts_of(config, Path(), tables.opened(frame))
 
 
 def test_columns_whose_names_read_as_patterns_are_left_out_before_the_charge(people):
     odd = {"*": people.age, "x*": people.age, "y[0:3]": people.dose}
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
-    found = wanted(config, Path(), tables.opened(people.assign(**odd)))
+    found = facts_of(config, Path(), tables.opened(people.assign(**odd)))
     assert [each.column for each in found.features] == ["age", "dose", "ward"]
     assert len(found.left_out) == 3
     assert all("its name reads as a pattern of columns. Rename it." in each for each in found.left_out)
@@ -241,7 +241,7 @@ def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
     paid = EstimatedBounds.calibrate(
         users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out"
     )
-    wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
+    wants = [Fact("x", "number"), Fact("w", "label"), Fact("items per user", "items")]
     owners = np.arange(table.num_rows)
     for seed in range(8):  # of whom some draw the one that is there, and some do not
         found, entries = column_bounds.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
@@ -280,8 +280,8 @@ SAID = st.fixed_dictionaries(
 def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, items):
     """What is read off released numbers raises nothing that would end a run that has been charged."""
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
-    wants = [Want("age", "any"), Want("ward", "any"), Want("ill", "label"), Want("items per user", "items")]
-    asked = Wanted(tuple(wants[:2]), {}, wants[2], wants[3], ())
+    wants = [Fact("age", "any"), Fact("ward", "any"), Fact("ill", "label"), Fact("items per user", "items")]
+    asked = Facts(tuple(wants[:2]), {}, wants[2], wants[3], ())
     released = dict(zip(("age", "ward", "ill", "items per user"), (age, ward, ill, items), strict=True))
     for said_ in released.values():
         if "range" in said_:
@@ -289,23 +289,23 @@ def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, i
             said_["range"].sort()
     paid = EstimatedBounds.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
     try:
-        found = Found.of(asked, released, paid=paid, widest=8, known=False)
+        found = Estimates.of(asked, released, paid=paid, widest=8, known=False)
         declared = estimated.configured(config, asked, found)
     except (NothingReleased, ConfigError):
         return
-    assert not is_wanted(declared)
+    assert not estimates_bounds(declared)
     text = Declarations(paid, found, asked).toml(declared)
     assert configs.parse(text).population == declared.population
 
 
-def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
+def declared_by(ill: dict[str, Any], *, text: bool = False) -> Estimates:
     """What is read off releases in which `age` is a number and the label has these names with these votes."""
     votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
     released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
     released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
-    asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
+    asked = Facts((Fact("age", "any"),), {}, Fact("ill", "label"), None, ())
     paid = EstimatedBounds.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
-    return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
+    return Estimates.of(asked, released, paid=paid, widest=8, known=False, text=text)
 
 
 def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_said_to_be_rare():

@@ -19,11 +19,11 @@ from quoron.data import index
 from quoron.evaluation import figures
 from quoron.run_folder import RunFolder
 from quoron.training import column_bounds, data_quality, evaluated, run
-from quoron.training.estimated import MOST_CLASSES, Declarations
+from quoron.training.estimated import MAX_CLASSES, Declarations
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
+from quoron_privacy.histograms.held_out import HeldOut
+from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
@@ -142,7 +142,7 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     out, heard = tmp_path / "run", []
 
     def fails(*_: Any, estimates: Declarations, **__: Any) -> None:
-        heard.append(estimates.found.features["age"].value)
+        heard.append(estimates.estimates.features["age"].value)
         raise wrong(f"of ages {heard[-1]}")
 
     with monkeypatch.context() as twice:
@@ -245,7 +245,7 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     monkeypatch.setattr(evaluated, "batches", measuring)
     table, out = people.assign(who=[f"u{each:04}" for each in people["who"]]), tmp_path / "run"
     with monkeypatch.context() as once:
-        once.setattr(run, "_planned_for", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        once.setattr(run, "_try_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train(table, out, holdout=0.3)
     shutil.copytree(out, tmp_path / "twin")
@@ -304,8 +304,8 @@ def test_held_out_users_who_do_for_the_most_classes_do_for_all_labels(epsilon):
         held = HeldOut.calibrate(users=users, classes=classes, epsilon=epsilon, delta=1e-6)
         return figures.expected(held) < 0.5
 
-    least = next(users for users in range(4, 1000) if tell(users, MOST_CLASSES))
-    assert all(tell(least, classes) for classes in (0, *range(2, MOST_CLASSES)))
+    least = next(users for users in range(4, 1000) if tell(users, MAX_CLASSES))
+    assert all(tell(least, classes) for classes in (0, *range(2, MAX_CLASSES)))
 
 
 def test_a_folder_of_a_complete_run_is_said_to_be_one(people, ledger, tmp_path):

@@ -21,7 +21,7 @@ from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.compiled import helper, writable
-from quoron_privacy.kernels.lanes import SINGLES, fused, keep, over, single, singles, times, turned
+from quoron_privacy.kernels.simd import SINGLES, fused, keep, over, single, singles, times, turned
 
 
 def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:

@@ -40,7 +40,7 @@ from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.simd import (
     LINE,
     WIDTH,
     aligned,

@@ -28,7 +28,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import LocalSGD
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.simd import (
     LINE,
     WIDTH,
     aligned,

@@ -19,7 +19,8 @@ from numba import float64, int64, types
 
 from quoron_client.data.items import ItemBatch, Items
 from quoron_privacy.kernels.compiled import SUMS, helper, read_only
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.prebuilt import njit
+from quoron_privacy.kernels.simd import (
     STRIDE,
     WIDTH,
     alike,
@@ -32,7 +33,6 @@ from quoron_privacy.kernels.lanes import (
     sum_of,
     sums_of,
 )
-from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 _SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another

@@ -57,7 +57,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache

@@ -60,7 +60,7 @@ from quoron_client.protocol.smoothing import Smoothing
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.compiled import Pointwise
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 _SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer, which is then in the lowest bits
 _LOG2_HIGH = float.fromhex("0x1.62e42fefa0000p-1")  # log 2 in two parts: k · _LOG2_HIGH is exact

@@ -70,7 +70,7 @@ from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

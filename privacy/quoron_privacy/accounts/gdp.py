@@ -63,7 +63,7 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
 def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
     """Return the largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1).
 
-    δ pays for what so many `gaussians` of our samplers lack (noise#n3); Infeasible where that is all of it.
+    δ pays for the total variation of so many sampled `gaussians` (noise#n3); Infeasible where that is all of it.
     """
     non_negative(epsilon=epsilon)
     probability(delta=delta)
@@ -79,7 +79,7 @@ def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
 
 
 def left(epsilon: float, delta: float, *, gaussians: int, laplaces: int = 0, name: str = "gaussian") -> float:
-    """Return δ less what so many samples of ours lack (noise#n3); Infeasible, of `name`, where that is all of it."""
+    """Return δ less what so many samples of ours add (noise#n3); Infeasible, of `name`, where that is all of it."""
     rest = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=gaussians, laplaces=laplaces)
     if rest <= 0:
         raise Infeasible(name, f"delta={delta:g} is below the resolution of the noise", "a larger delta")

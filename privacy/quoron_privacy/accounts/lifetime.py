@@ -24,7 +24,7 @@ from quoron_privacy.accounts.gdp import compose as compose_gdp
 from quoron_privacy.accounts.gdp import epsilon_for, mu_for
 from quoron_privacy.errors import ConfigError, non_negative, positive, probability
 
-SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (lifetime#lt2)
+SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may add (lifetime#lt2)
 LOST = 2.0**-5  # of the Gaussian share's δ: what its runs are but for which they are Gaussian (lifetime#lt2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
 
@@ -170,7 +170,7 @@ class Limit:
     """The most that a group's users may ever lose: (ε, δ) in two accounts that are fixed beforehand (lifetime#lt2).
 
     `gaussian_share` of ε and of δ is kept for runs that promise μ-GDP, or μ-GDP but for t as those on secret samples
-    do: these add up as √(Σ μ²), t and what their samplers lack as sums. The rest is for all others, and for Gaussian
+    do: these add up as √(Σ μ²), t and samplers' variations as sums. The rest is for all others, and for Gaussian
     runs that no longer fit, which add up as Σ ε and Σ δ.
     """
 

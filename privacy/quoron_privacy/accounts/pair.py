@@ -1,6 +1,6 @@
 """A run's dominating pair: its stages, composed adaptively, and certified δ at ε.
 
-    >>> run = Pair.gaussian(0.1).and_(Pair.sampled(0.05, 0.5, 100, "replace-one")).and_(Pair.response(0.1))
+    >>> run = DominatingPair.sampled(0.05, 0.5, 100, "replace-one").and_(DominatingPair.response(0.1))
     >>> run.delta(2.0) < 1e-9 < run.delta(1.9)
     True
 
@@ -25,32 +25,32 @@ from quoron_privacy.release import Adjacency
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron_privacy.accounts.losses import Lattice
+    from quoron_privacy.accounts.pld_lattice import Lattice
 
-composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
+composed = OnFirstUse("quoron_privacy.accounts.pld_lattice")  # who reads or plans a run needs no transform
 
 NEAR = 1e-12  # the δ below which nothing is resolved, by default
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DominatingPair:
     """All that a run releases is as (ε, δ)-DP as this says, under one adjacency, whatever the data and the past.
 
-    `lack` is the total variation by which samplers may differ from exact noise; it adds (1 + e^ε) · lack to δ.
+    `variation` is the total variation of samplers from exact noise; it adds (1 + e^ε) · variation to δ.
     """
 
     mu: float = 0.0  # of all Gaussian stages together
     stages: tuple[tuple[Stage, int], ...] = ()  # each with how often it is there, in one order
-    lack: float = 0.0
+    variation: float = 0.0
 
     @classmethod
-    def gaussian(cls, mu: float, lack: float = 0.0) -> "Pair":
+    def gaussian(cls, mu: float, variation: float = 0.0) -> "DominatingPair":
         """Return one μ-GDP stage."""
         positive(mu=mu)
-        return cls(mu).lacking(lack)
+        return cls(mu).with_variation(variation)
 
     @classmethod
-    def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "Pair":
+    def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "DominatingPair":
         """Return μ-GDP rounds on secret samples of a share `rate`: uniform cohorts for replace-one, coins for zero-out.
 
         μ is that of a member replaced, or left out. Coins under replace-one are `coins`.
@@ -62,7 +62,7 @@ class Pair:
         return cls(0.0, ((Sampled(rate, mu, adjacency), rounds),))
 
     @classmethod
-    def coins(cls, rate: float, mu: float, rounds: int) -> "Pair":
+    def coins(cls, rate: float, mu: float, rounds: int) -> "DominatingPair":
         """Return rounds that users join by coins, replace-one; μ is that of a user who is there against absent."""
         _check(rate, rounds, "replace-one")
         positive(mu=mu)
@@ -71,14 +71,14 @@ class Pair:
         return cls(0.0, ((Coins(rate, mu), rounds),))
 
     @classmethod
-    def response(cls, epsilon: float, times: int = 1) -> "Pair":
+    def response(cls, epsilon: float, times: int = 1) -> "DominatingPair":
         """Stages that are (ε, 0)-DP, such as all decisions of a minimum cohort together."""
         positive(epsilon=epsilon)
         count(times=times)
         return cls(0.0, ((Response(epsilon), times),))
 
     @classmethod
-    def approximate(cls, epsilon: float, delta: float) -> "Pair":
+    def approximate(cls, epsilon: float, delta: float) -> "DominatingPair":
         """Return a stage of which nothing is known but that it is (ε, δ)-DP: the worst such pair."""
         non_negative(epsilon=epsilon)
         if not 0 <= delta < 1:
@@ -90,7 +90,7 @@ class Pair:
     @classmethod
     def table(
         cls, losses: Sequence[float], masses: Sequence[float], infinite: float = 0.0, *, times: int = 1
-    ) -> "Pair":
+    ) -> "DominatingPair":
         """A stage that is the same in both orders, whose loss has a law that others certify.
 
         Masses (k,) are at ascending losses (k,), and `infinite` is that of infinite loss.
@@ -111,21 +111,21 @@ class Pair:
             )
         return cls(0.0, ((found, times),))
 
-    def and_(self, other: "Pair") -> "Pair":
+    def and_(self, other: "DominatingPair") -> "DominatingPair":
         """Both, one after the other in any order, the later ones chosen by what the earlier released."""
         both = Counter(dict(self.stages))
         both.update(dict(other.stages))
         ordered = tuple(sorted(both.items(), key=repr))
         stages.one_adjacency(tuple(stage for stage, _ in ordered))
         mu = _up(math.hypot(self.mu, other.mu)) if self.mu and other.mu else self.mu or other.mu
-        return Pair(mu, ordered, self.lack).lacking(other.lack)
+        return DominatingPair(mu, ordered, self.variation).with_variation(other.variation)
 
-    def lacking(self, variation: float) -> "Pair":
-        """Return the same, by samplers that lack so much more of exact noise in total variation."""
+    def with_variation(self, variation: float) -> "DominatingPair":
+        """Return the same, by samplers that are so much farther from exact noise in total variation."""
         non_negative(variation=variation)
         if not variation:
             return self
-        return replace(self, lack=_up(self.lack + variation) if self.lack else variation)
+        return replace(self, variation=_up(self.variation + variation) if self.variation else variation)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -142,8 +142,8 @@ class Pair:
         non_negative(epsilon=epsilon)
         probability(near=near)
         exact: float = composed.exactly(self.mu, self.stages, epsilon, near)
-        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
-        return min(1.0, exact + lacking)
+        inexact = (1 + math.exp(min(epsilon, 700.0))) * self.variation * (1 + 1e-12)
+        return min(1.0, exact + inexact)
 
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
@@ -157,7 +157,7 @@ class Pair:
         ConfigError where that would take more than a million places.
         """
         probability(near=near)
-        made: Lattice = composed.lattice(self.mu, self.stages, self.lack, near)
+        made: Lattice = composed.lattice(self.mu, self.stages, self.variation, near)
         return made
 
     def event(self) -> "DpEvent | None":

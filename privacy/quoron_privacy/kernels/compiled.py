@@ -26,7 +26,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_privacy.kernels.shipped import cfunc, njit
+from quoron_privacy.kernels.prebuilt import cfunc, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

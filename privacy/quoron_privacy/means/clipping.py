@@ -31,7 +31,7 @@ loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 class ClippedSum:
     """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).
 
-    `cells` holds what `free_presence` releases, of a = ‖clip_C(v - c)‖ / C: Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many
+    `cells` holds what `free_counts` releases, of a = ‖clip_C(v - c)‖ / C: Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many
     are here, and Σ ⌊h 2ᵇ⌋, h = min(1, √((1 - a)(1 + 3a))) their soft share. Rows that are not finite after subtracting
     the centre add to nothing but `answered`.
     """

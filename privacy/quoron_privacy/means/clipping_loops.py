@@ -1,4 +1,4 @@
-"""Compiled loops of `clipping`, `free_presence` and `two_servers.rows`: norms and exact sums.
+"""Compiled loops of `clipping`, `free_counts` and `two_servers.rows`: norms and exact sums.
 
 Norms neither overflow nor fall short; clipped rows are added as whole steps, exact in any order. Proofs:
 docs/privacy/noise.md#n6, free-presence.md#p3, private-mean.md#m1 and two-servers.md#rows.
@@ -13,7 +13,8 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
-from quoron_privacy.kernels.lanes import (
+from quoron_privacy.kernels.prebuilt import cfunc, njit
+from quoron_privacy.kernels.simd import (
     WIDTH,
     add_whole,
     aligned,
@@ -32,7 +33,6 @@ from quoron_privacy.kernels.lanes import (
     times,
     whole,
 )
-from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
 
 Numbers = NDArray[np.floating]  # float32 or float64

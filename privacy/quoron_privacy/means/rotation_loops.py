@@ -11,7 +11,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 _REGISTER = 64  # bytes
 _BLOCK = 4096  # numbers of a row in work at once: 32 KiB of float64

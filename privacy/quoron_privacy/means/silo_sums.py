@@ -18,7 +18,7 @@ import numpy as np
 from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     KINDS,
     ColumnSum,
     ContrastSum,

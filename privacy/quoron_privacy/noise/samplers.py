@@ -16,7 +16,7 @@ import numpy as np
 from numba.cpython.unsafe.numbers import leading_zeros, trailing_zeros
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
 Draw = Callable[[int], Words]

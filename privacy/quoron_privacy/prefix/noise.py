@@ -39,7 +39,7 @@ DEFAULT = "blt"
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
 
 _STEP = 2.0**-30  # of the grid of the noise, in standard deviations
-_PLAYED = 1 << 14  # users' first rounds up to which all are played where no one is known to be the worst: seconds
+_SIMULATED = 1 << 14  # users' first rounds up to which all are simulated where no one is known to be the worst: seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Factorisation:
     predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
     remember: Callable[[int, Floats, Floats], Floats]  # (t, memory, N_t) -> new memory, shape (slots, d)
 
-    def reach(self, participations: int, separation: int) -> float:
+    def participation_norm(self, participations: int, separation: int) -> float:
         """max ‖Σ_{i in S} C[:, i]‖₂ over sets S of so many rounds, any two of them `separation` or more apart.
 
         Attained at rounds 0, b, 2b, ... (prefix-noise#c3). ConfigError for several participations where C is no
         Toeplitz matrix whose coefficients never grow.
         """
-        norm: float = self.column_norm if participations == 1 else strategies.reach(self, participations, separation)
+        norm: float = self.column_norm if participations == 1 else strategies.norm_of(self, participations, separation)
         return norm
 
 
@@ -132,7 +132,7 @@ class PrefixNoise:
     them `separation` or more apart, and move each contribution by at most `sensitivity` in ℓ2 whatever was released
     before. Then all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for one
     participation, prefix-noise#c3). The total variation `noise.total_variation(gaussians=rounds * dimension)` bounds
-    what the noise lacks.
+    how far drawn noise is from it.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |
@@ -182,7 +182,7 @@ class PrefixNoise:
     @property
     def column_norm(self) -> float:
         """κ: how far contributions of norm one in all of a user's rounds move C g."""
-        return self.factors.reach(self.participations, self.separation)
+        return self.factors.participation_norm(self.participations, self.separation)
 
     @property
     def step(self) -> float:
@@ -274,21 +274,21 @@ def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
     """Return GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
 
     C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
-    first round is played, up to 16,384; where there are more, the column norm is believed. Where it is one, the user of
-    rounds 0, b, 2b, ... is the worst as long as the column of round 0, played beside it, never grows; else inf.
+    first round is simulated, up to 16,384; where there are more, the column norm is believed. Else the user of
+    rounds 0, b, 2b, ... is the worst as long as the column of round 0, simulated beside it, never grows; else inf.
     """
-    reach = _reach(noise)
-    rounding = (2 * reach + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
-    return reach * moved / noise.scale * (1 + 1e-9) + rounding
+    norm = _simulated_norm(noise)
+    rounding = (2 * norm + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
+    return norm * moved / noise.scale * (1 + 1e-9) + rounding
 
 
-def _reach(noise: PrefixNoise) -> float:
+def _simulated_norm(noise: PrefixNoise) -> float:
     factors, often, apart = noise.factors, noise.participations, noise.separation
     toeplitz, falls, last = factors.coefficients is not None, True, math.inf
     firsts = np.zeros(1 + (often > 1), np.int64) if toeplitz else np.arange(apart if often > 1 else noise.rounds)
     times = np.array([often, 1][: len(firsts)]) if toeplitz else often
-    if len(firsts) > _PLAYED:
-        reach = noise.column_norm
+    if len(firsts) > _SIMULATED:
+        norm = noise.column_norm
     else:
         memory, square = np.zeros((factors.slots, len(firsts))), np.zeros(len(firsts))
         for t in range(noise.rounds):
@@ -298,5 +298,5 @@ def _reach(noise: PrefixNoise) -> float:
             memory, square = factors.remember(t, memory, own), square + now**2
             falls = falls and (not toeplitz or often == 1 or 0 <= now[1] <= last + 1e-12)
             last = float(now[-1])
-        reach = math.sqrt(float(square.max())) if falls else math.inf
-    return reach
+        norm = math.sqrt(float(square.max())) if falls else math.inf
+    return norm

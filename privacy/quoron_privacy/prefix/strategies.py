@@ -177,8 +177,8 @@ def _tree_remember(t: int, memory: Floats, own: Floats) -> Floats:
     return newer
 
 
-def reach(made: Factorisation, participations: int, separation: int) -> float:
-    """κ(k, b); see `Factorisation.reach`."""
+def norm_of(made: Factorisation, participations: int, separation: int) -> float:
+    """κ(k, b); see `Factorisation.participation_norm`."""
     c = made.coefficients
     if c is None or not falls(c):
         raise ConfigError(
@@ -224,7 +224,7 @@ def loudness(made: Factorisation, participations: int, separation: int) -> float
 
     Its squares are what the bound of docs/privacy/srgd.md#u5 adds up, so the fitted strategies minimise it.
     """
-    return reach(made, participations, separation) * float(np.sqrt(np.mean(made.row_norms**2)))
+    return norm_of(made, participations, separation) * float(np.sqrt(np.mean(made.row_norms**2)))
 
 
 def banded_repeated(rounds: int, participations: int, separation: int) -> Factorisation:

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import expit
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, non_negative, positive, probability
 from quoron_privacy.noise.streams import RandomStream
@@ -185,7 +185,7 @@ def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_
     each = p.test_epsilon
     require(each <= epsilon, "a test of at most ε", p)
     mu = p.shift / p.noise_multiplier * (1 + 1e-12)
-    both = Pair.gaussian(mu).and_(Pair.response(each))
+    both = DominatingPair.gaussian(mu).and_(DominatingPair.response(each))
     certified = max(both.delta(epsilon, delta), p.failure) * (1 + _ROUNDING)
     certified += (1 + math.exp(epsilon)) * delta_slack
     require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)

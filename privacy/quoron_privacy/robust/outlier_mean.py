@@ -6,7 +6,7 @@
 
 `neighbour_counts` counts the answers near each answer, which gives it a weight: used as it is in `weighted_mean`
 (outlier-mean#o1), as the chance of a coin in `random_inclusion` (outlier-mean#o2), which is as printed. The tests of
-`lottery` and `laplace_test` see to it that nothing is released of a cohort of low score.
+`smooth_test` and `laplace_gate` see to it that nothing is released of a cohort of low score.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.robust.outlier_mean import distance_slack
 

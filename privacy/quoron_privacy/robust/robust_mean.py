@@ -17,15 +17,15 @@ from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.robust import lottery
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust import smooth_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII, recounted_slack
+from quoron_privacy.robust.smooth_test import OneShot
 
 if TYPE_CHECKING:
-    from quoron_privacy.robust.laplace_test import LaplaceOneShot
-    from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+    from quoron_privacy.robust.laplace_gate import LaplaceOneShot
+    from quoron_privacy.robust.subsampled_test import SubsampledTest
 
-Tested = Union[OneShot, "LaplaceOneShot", "SubsampledLottery"]  # an aggregate behind a test, and its noise
+Tested = Union[OneShot, "LaplaceOneShot", "SubsampledTest"]  # an aggregate behind a test, and its noise
 
 LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
@@ -35,11 +35,11 @@ def release(
 ) -> OneShot:
     """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none of use.
 
-    A calibration at full concentration passes with its chance at S = C² only. One for S = C² - s·C has all of its rungs
+    A calibration at full concentration passes with its chance at S = C² only. One for S = C² - s·C has all its levels
     lower by s·C, and passes with the same chance there; the aggregate's bound grows, and the noise with it.
     """
     with suppress(Infeasible):
-        made = lottery.calibrate(epsilon, delta, cohort_size, forgiven=forgiven)
+        made = smooth_test.calibrate(epsilon, delta, cohort_size, forgiven=forgiven)
         if made.noise_multiplier < LARGEST_NOISE:
             return made
     raise Infeasible(name, f"a cohort of {cohort_size:,} is too small", "a larger cohort")

@@ -2,7 +2,7 @@
 
     >>> from quoron_privacy.accounts.gdp import mu_for
     >>> law = Trials.negative_binomial(40.0)
-    >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
+    >>> round(Selection(law, (DominatingPair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
     1.88
 
 That is twenty settings, each tried twice in the mean, for less than twice one run's ε. One after the other, in the
@@ -19,8 +19,8 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, losses
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts import gdp, pld_lattice
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positive, probability
@@ -46,7 +46,7 @@ class Selection:
     """
 
     trials: Trials
-    pairs: tuple[Pair, ...]  # a user is in one of these in every trial; they cover every candidate
+    pairs: tuple[DominatingPair, ...]  # a user is in one of these in every trial; they cover every candidate
 
     def __post_init__(self) -> None:
         if not self.pairs:
@@ -64,7 +64,7 @@ class Selection:
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        return losses.crossing(self.delta, delta)
+        return pld_lattice.crossing(self.delta, delta)
 
     def trial_epsilon(self, delta: float) -> float:
         """Return what one trial alone would cost."""
@@ -96,7 +96,7 @@ def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
     probability(delta=delta)
 
     def cost(mu: float) -> float:
-        return math.log(max(Selection(trials, (Pair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
+        return math.log(max(Selection(trials, (DominatingPair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
 
     high = gdp.mu_for(epsilon, delta)
     if cost(high) <= 0:
@@ -135,12 +135,11 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
     return min(1.0, math.fsum((steps * each).tolist()) * (1 + 1e-12))
 
 
-def profile(pair: Pair) -> Profile:
+def profile(pair: DominatingPair) -> Profile:
     """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
-        lack = pair.lack
         return lambda epsilons: np.asarray(
-            gdp.delta_for(pair.mu, epsilons) + (1 + np.exp(np.minimum(epsilons, 700.0))) * lack
+            gdp.delta_for(pair.mu, epsilons) + (1 + np.exp(np.minimum(epsilons, 700.0))) * pair.variation
         )
     return partial(pair.lattice(NEAR).delta, rounding=1e-9)
 
@@ -173,6 +172,6 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
     return steps, np.array([each[2] for each in tops[1:]])
 
 
-def _times(pair: Pair, times: int) -> Pair:
-    made = Pair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
-    return made.lacking(pair.lack * times) if pair.lack else made
+def _times(pair: DominatingPair, times: int) -> DominatingPair:
+    made = DominatingPair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
+    return made.with_variation(pair.variation * times) if pair.variation else made

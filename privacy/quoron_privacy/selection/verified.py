@@ -1,8 +1,8 @@
 """The price of a private search, computed a second time: from the law of one trial's loss, atom by atom.
 
-    >>> from quoron_privacy.accounts.pair import Pair
+    >>> from quoron_privacy.accounts.pair import DominatingPair
     >>> law = Trials.negative_binomial(40.0)
-    >>> round(delta(law, (Pair.gaussian(0.2367),), 1.93) * 1e6, 1) <= 1.0
+    >>> round(delta(law, (DominatingPair.gaussian(0.2367),), 1.93) * 1e6, 1) <= 1.0
     True
 
 `price` takes a profile, and adds hockey sticks over an envelope of lines. This takes the atoms of the exported law, has
@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from quoron_privacy.accounts.losses import Law
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.accounts.pld_lattice import Law
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.selection.trials import Trials
@@ -26,7 +26,7 @@ _AT_ONCE, _ATOMS = 256, 4000  # atoms
 
 
 @lru_cache(maxsize=64)
-def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: float = 1e-7) -> float:
+def delta(trials: Trials, pairs: tuple[DominatingPair, ...], epsilon: float, *, near: float = 1e-7) -> float:
     """Return δ at ε of the best of so many trials, each of them worth the worst of `pairs`; never below the truth.
 
     Values far below `near` are not resolved. The worst of every order of every pair is met by the most that any of them
@@ -36,11 +36,11 @@ def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: floa
     highest = np.max([_most(law) for law in laws], axis=0)
     own, other = _slopes(trials, _RANKS[:-1]), _slopes(trials, highest[1:])
     found = max(_sum(law, epsilon, own, other) for law in laws)
-    lack = max(pair.lack for pair in pairs) * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
-    return min(1.0, found * (1 + 1e-9) + lack)
+    inexact = max(pair.variation for pair in pairs) * trials.mean * (1 + math.exp(min(epsilon, 700.0)))
+    return min(1.0, found * (1 + 1e-9) + inexact)
 
 
-def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: float) -> None:
+def check(trials: Trials, pairs: tuple[DominatingPair, ...], epsilon: float, promised: float) -> None:
     """Raise VerificationError unless it is within what is promised."""
     found = delta(trials, pairs, epsilon, near=promised)
     if not found <= promised:

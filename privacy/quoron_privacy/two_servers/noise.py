@@ -42,10 +42,10 @@ def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
 
     The store of the other server was put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
-    reaches, rounding = np.ones(len(spec.rounds)), 0.0
+    norms, rounding = np.ones(len(spec.rounds)), 0.0
     if spec.factorisation is not None:
-        reaches[list(spec.correlated)], rounding = _reaches(spec), _rounding(spec)
-    moved = [_moved(made, reach) ** 2 for made, reach in zip(spec.rounds, reaches.tolist(), strict=True)]
+        norms[list(spec.correlated)], rounding = _norms(spec), _rounding(spec)
+    moved = [_moved(made, norm) ** 2 for made, norm in zip(spec.rounds, norms.tolist(), strict=True)]
     alone = sqrt(_most(moved, spec.participations, spec.separation)) + rounding
     return alone * sqrt(1 + restored) * _ARITHMETIC
 
@@ -56,10 +56,10 @@ def outsiders_mu(spec: MechanismSpec) -> float:
     A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#ts5.
     """
     longest = max(each.length for each in spec.rounds)
-    reach, rounding = 0.0, 0.0
+    norm, rounding = 0.0, 0.0
     if spec.factorisation is not None:
-        reach, rounding = factors_of(spec).reach(spec.participations, spec.separation), _rounding(spec)
-    halves = (sqrt(spec.participations) + reach) * sqrt(longest / 2) * _STEP
+        norm, rounding = factors_of(spec).participation_norm(spec.participations, spec.separation), _rounding(spec)
+    halves = (sqrt(spec.participations) + norm) * sqrt(longest / 2) * _STEP
     return (server_mu(spec) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
 
 
@@ -82,13 +82,13 @@ def _apart(block: Block, adjacency: Adjacency) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _moved(made: RoundSpec, reach: float) -> float:
-    """Of a round whose "sums" correlation moves `reach` times as far; "shares" beside them are one row with them."""
+def _moved(made: RoundSpec, norm: float) -> float:
+    """Of a round whose "sums" correlation moves `norm` times as far; "shares" beside them are one row with them."""
     far = []
     for (first, _), *others in made.together:
-        apart = (reach if first.name == SUMS else 1.0) * _apart(first, made.adjacency)
+        apart = (norm if first.name == SUMS else 1.0) * _apart(first, made.adjacency)
         for shares, _ in others:
-            apart = _apart(shares, made.adjacency) * max(1.0, reach * first.unit / shares.unit)
+            apart = _apart(shares, made.adjacency) * max(1.0, norm * first.unit / shares.unit)
         far.append(apart)
     return hypot(*far)
 
@@ -106,7 +106,7 @@ def _rounding(spec: MechanismSpec) -> float:
     return rounding_mu(factors_of(spec), rounds, dimension)
 
 
-def _reaches(spec: MechanismSpec) -> Vector:
+def _norms(spec: MechanismSpec) -> Vector:
     """√R_t: how far correlation moves what a user adds in round t, with all its other rounds (two-servers#ts2)."""
     factors, rounds, apart = factors_of(spec), len(spec.correlated), spec.separation
     if spec.participations == 1:

@@ -28,7 +28,7 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum, centred, changes
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     COLUMN_PRESENCE,
     HERE,
     ColumnSum,

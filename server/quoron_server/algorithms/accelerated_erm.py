@@ -43,11 +43,11 @@ from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust import subsampled_lottery
-from quoron_privacy.robust.lottery import core_for
+from quoron_privacy.robust import subsampled_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII, ramp_floor, weighted_shifts
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
+from quoron_privacy.robust.smooth_test import core_for
+from quoron_privacy.robust.subsampled_test import SubsampledTest, sampling_rate
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search, spec
 from quoron_server.algorithms.acsa import Shape
@@ -83,7 +83,7 @@ class ReleasedGradients:
     __slots__ = ()
     cohort_size: int  # K
     radius: float  # τ
-    accounting: SubsampledLottery  # the mechanism with its account
+    accounting: SubsampledTest  # the mechanism with its account
     noise_scale: float  # σ per coordinate, rounding included
     if TYPE_CHECKING:
 
@@ -102,7 +102,7 @@ class ReleasedGradients:
 
     def asked(self, task: AverageGradient) -> Rounds:
         """A decision in every round, and the noisy step where it passes: it may withhold a count, too."""
-        test = self.accounting.lottery
+        test = self.accounting.test
         step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
         return Rounds(self.rounds, self.cohort_size, task, (RoundRelease(test, test.entry()), step), often=self.rounds)
 
@@ -119,7 +119,7 @@ class Phase(ReleasedGradients):
     strength: float  # μ of the steps: λ_i and what is known of the loss's curvature
     smoothness: float  # Ls
     radius: float  # τ
-    accounting: SubsampledLottery
+    accounting: SubsampledTest
     noise_scale: float  # σ_i per coordinate, rounding included
 
     @property
@@ -161,7 +161,7 @@ def released_gradient(
     p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int
 ) -> Estimate:
     """Return the gradient of one round, where its test passes."""
-    mean_of, test, answered = p.accounting.mean, p.accounting.lottery, int(np.sum(answers.answered))
+    mean_of, test, answered = p.accounting.mean, p.accounting.test, int(np.sum(answers.answered))
     seen = mean_of.observe(answers.values, answers.answered, radius=p.radius, reference=reference)
     diagnostics = {
         "answered": answered,
@@ -388,7 +388,7 @@ _Tried = tuple[Inputs, CandidateGrid, int]  # and which of the grid's steps
 def lottery_noise(
     epsilon: float, delta: float, cohorts: Integers, rates: Sequence[float], often: Sequence[int], forgiven: Integers
 ) -> Vector:
-    """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
+    """σ/τ of `subsampled_test.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
     total = mu_for(epsilon, delta)
     steepness = np.array(rates) * np.sqrt(often) / total
     each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
@@ -604,7 +604,7 @@ def verify_privacy(plan: RunPlan, phase: ReleasedGradients) -> None:
     if accounting.releases < phase.rounds or accounting.users != phase.users or not cohort:
         expected = f"{phase.rounds} releases from {phase.cohort_size} of {phase.users} users"
         raise VerificationError(f"Expected an account of {expected}: {accounting}.")
-    subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
+    subsampled_test.verify_subsampled(accounting, epsilon, delta)
     verify_scale(accounting, phase.noise_scale, phase.radius, dimension)
 
 
@@ -656,7 +656,7 @@ def _worth(problem: Problem) -> float:
 
 def account(
     inputs: PlanInputs[Any], users: int, cohort: int, rounds: int, forgiven: int, radius: float
-) -> tuple[SubsampledLottery, float]:
+) -> tuple[SubsampledTest, float]:
     """Return the mechanism of `rounds` gradients of `cohort` of `users` with its exact account, and the noise of τ.
 
     Its test forgives that the average count misses the cohort by `forgiven`; every shift keeps to its accounted ratio.
@@ -665,7 +665,7 @@ def account(
     problem, privacy, share = inputs.problem, inputs.privacy, inputs.problem.beliefs.hostile_share
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    accounting = subsampled_lottery.calibrate(
+    accounting = subsampled_test.calibrate(
         privacy.epsilon,
         math.nextafter(left, -1.0),
         users=users,
@@ -678,11 +678,11 @@ def account(
     return accounting, release_scale(accounting, radius, problem.dimension)
 
 
-def release_chance(accounting: SubsampledLottery, outliers: float) -> float:
+def release_chance(accounting: SubsampledTest, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = accounting.mean.cohort_size
     near = round((1 - outliers) * size)
-    return accounting.lottery.chance(near * near + size - near)
+    return accounting.test.chance(near * near + size - near)
 
 
 def _check(inputs: Inputs) -> None:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 Lengths = NDArray[np.int64]
 

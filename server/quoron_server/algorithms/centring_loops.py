@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 
 @njit(cache=True)

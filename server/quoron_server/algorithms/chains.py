@@ -14,8 +14,8 @@ from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
-from quoron_privacy.robust.laplace_test import LaplaceOneShot
-from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust.laplace_gate import LaplaceOneShot
+from quoron_privacy.robust.smooth_test import OneShot
 from quoron_server.algorithm import InPhases, P, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters, PrintedParameters

@@ -29,7 +29,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question,
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.accounts import sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_server.algorithm import OfPlan, Update, Vector
@@ -212,7 +212,9 @@ def verify(plan: RunPlan) -> None:
         ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
         ("noise_scale as clients compute it", p.noise_scale <= computed * (1 + 1e-6), p.noise_scale),
     )
-    report = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
+    report = DominatingPair.gaussian(
+        sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension)
+    )
     if not (spent := report.delta(guarantee.epsilon, p.vector_delta)) <= guarantee.delta:
         raise VerificationError(f"Expected delta <= {guarantee.delta} for what a user sends, the plan spends {spent}.")
 

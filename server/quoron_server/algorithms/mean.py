@@ -33,7 +33,7 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, summed
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
@@ -248,7 +248,7 @@ def verify(plan: RunPlan) -> None:
     search.require_least(name, "round_mu", p.round_mu, recounted_mu(p, plan.problem.dimension))
 
 
-def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """Of drawn cohorts, or of everybody in every round."""
     mu = recounted_mu(p, problem.dimension)
     return pairs_of_rounds(p, problem, adjacency, mu, problem.dimension)

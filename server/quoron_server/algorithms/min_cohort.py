@@ -9,7 +9,7 @@ that the store never holds a decision without what it was made from. Where who a
 they are: those that came, whatever is in them.
 
 Statement and proof: docs/privacy/min-cohort.md, public-participation.md; its numbers:
-quoron_privacy.counts.min_cohort.
+quoron_privacy.histograms.min_cohort.
 """
 
 import math
@@ -23,10 +23,10 @@ import scipy
 
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort as min_cohorts
-from quoron_privacy.counts.min_cohort import MinCohort, noisy_count, rest
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BelowMinCohort, Infeasible, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
+from quoron_privacy.histograms.min_cohort import MinCohort, noisy_count, rest
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
@@ -151,7 +151,9 @@ def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: in
     return mean >= min_cohort.needed(asked)
 
 
-def with_min_cohort(own: RunPlan, privacy: Privacy, pair: Pair | None, count_room: CountRoom, *, free: bool) -> RunPlan:
+def with_min_cohort(
+    own: RunPlan, privacy: Privacy, pair: DominatingPair | None, count_room: CountRoom, *, free: bool
+) -> RunPlan:
     """The algorithm's own plan, worth `pair`, with the minimum cohort that is asked for: for nothing, or for its ε_q.
 
     Infeasible if that has too few users to count.
@@ -229,7 +231,7 @@ def participation_refusal(plan: RunPlan) -> str | None:
     return None
 
 
-def _room(own: RunPlan, privacy: Privacy, pair: Pair | None, count_room: CountRoom, spent: float) -> float:
+def _room(own: RunPlan, privacy: Privacy, pair: DominatingPair | None, count_room: CountRoom, spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
@@ -237,9 +239,9 @@ def _room(own: RunPlan, privacy: Privacy, pair: Pair | None, count_room: CountRo
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if pair is None:
         return count_room(parameters, problem, epsilon, delta)
-    left = delta - (1 + math.exp(epsilon)) * pair.lack
+    left = delta - (1 + math.exp(epsilon)) * pair.variation
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * pair.lack
+    alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * pair.variation
     mu = max(pair.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
     return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 

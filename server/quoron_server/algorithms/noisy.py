@@ -31,12 +31,12 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
+from quoron_privacy.means.free_counts import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums
 from quoron_privacy.schedule import Schedule
@@ -327,10 +327,10 @@ SUBSAMPLING = "docs/privacy/subsampling.md"
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
 
 
-def pairs_of_rounds(p: Any, problem: Problem, adjacency: Adjacency, mu: float, drawn: int) -> tuple[Pair]:
+def pairs_of_rounds(p: Any, problem: Problem, adjacency: Adjacency, mu: float, drawn: int) -> tuple[DominatingPair]:
     """Rounds of `DrawnCohorts`, each of so many samples; with coins μ is that of a user who is left out."""
     draws = replace(p.draws(problem.users), adjacency=adjacency)
-    return (draws.pair(mu).lacking(total_variation(gaussians=p.rounds * drawn)),)
+    return (draws.pair(mu).with_variation(total_variation(gaussians=p.rounds * drawn)),)
 
 
 def count_room(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
@@ -370,11 +370,11 @@ def require_clip(
         raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
 
 
-def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
     once, mu = drawn(problem, p.adaptive is not None), recounted_mu(p, problem.dimension)
     if p.sampling == "disjoint":
-        return (Pair.gaussian(mu, total_variation(gaussians=once)),)
+        return (DominatingPair.gaussian(mu, total_variation(gaussians=once)),)
     return pairs_of_rounds(p, problem, adjacency, mu, once)
 
 

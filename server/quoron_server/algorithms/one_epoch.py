@@ -31,11 +31,11 @@ import numpy as np
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
@@ -573,11 +573,11 @@ def verify(plan: RunPlan) -> None:
     require_clip(p.clip_norm, p.sensitivity, p.cohort_size, None, plan.guarantee.adjacency)
 
 
-def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
     drawn = problem.dimension * (1 if p.gradients == "independent" else p.rounds)
     mu = recounted_mu(p, problem.dimension, adjacency)
-    return (Pair.gaussian(mu, total_variation(gaussians=drawn)),)
+    return (DominatingPair.gaussian(mu, total_variation(gaussians=drawn)),)
 
 
 def moves(p: OneEpochParameters, problem: Problem) -> list[float]:

@@ -18,10 +18,10 @@ from scipy.special import chdtri, ndtri
 
 from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
+from quoron_privacy.means.free_counts import MomentMean, ShapedMomentSum
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
@@ -261,12 +261,12 @@ def verify(plan: RunPlan) -> None:
     )
 
 
-def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """Of the one release, by its scale."""
     d, numbers = problem.dimension + 1, packed(problem.dimension + 1) + 1
     far = sensitivity_recount.unit_moment(d, p.cohort_size, adjacency) * p.moment_norm**2
     mu = sensitivity_recount.mu(far, p.moment_scale, numbers)
-    return (Pair.gaussian(mu, total_variation(gaussians=numbers)),)
+    return (DominatingPair.gaussian(mu, total_variation(gaussians=numbers)),)
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

@@ -32,7 +32,7 @@ from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.robust.subsampled_test import SubsampledTest
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm import (
@@ -83,7 +83,7 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
     suffix: int  # w: iterates averaged
     radius: float  # τ
     forgiven: float  # share of pairs of honest users beyond τ that the test forgives
-    accounting: SubsampledLottery
+    accounting: SubsampledTest
     noise_scale: float  # σ per coordinate, rounding included
     smoothing: float  # λ of the Moreau envelope; 0 without
 

@@ -12,8 +12,8 @@ Privacy asks nothing of the losses: it holds for arbitrary vectors y_j, so clien
 not convex. A chain in which anybody is silent, late or sends nonsense is an isolated point for the phase. Clients see
 iterates without noise (trust model `central-release`), unless every chain is one user long (`central-broadcast`).
 
-Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
-and random inclusion, our ramp, exact calibration, projected releases, free sizes.
+Changed from print, with proofs in docs/privacy/outlier-iterates.md: smooth test and weighted mean in place of Laplace
+test and random inclusion, our ramp, exact calibration, projected releases, free sizes.
 
 A plan takes chains, phases, steps and radii by a predicted course. A phase runs C chains of N users with m items each
 from one start: T = N m steps of size η on single items, of which the iterates of the last `averaged` users are
@@ -37,10 +37,10 @@ from scipy.special import chdtri
 
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust import lottery, robust_mean
-from quoron_privacy.robust.lottery import OneShot, verify_one_shot
+from quoron_privacy.robust import robust_mean, smooth_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.robust_mean import release_scale, verify_scale
+from quoron_privacy.robust.smooth_test import OneShot, verify_one_shot
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
@@ -281,7 +281,7 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
     @property
     def least(self) -> int:
         """C_min: the least number of chains with a release when chains are lost as often as users, however noisy."""
-        noise = self.asked(lottery.estimate)
+        noise = self.asked(smooth_test.estimate)
         return robust_mean.smallest(lambda chains: noise(chains, 1)) or _BEYOND
 
 
@@ -331,7 +331,7 @@ def verify(plan: RunPlan) -> None:
         verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
     for release in {phase.release for phase in p.phases}:
         if not isinstance(release, OneShot):
-            raise VerificationError(f"Expected a lottery, got {release}.")
+            raise VerificationError(f"Expected a smooth test, got {release}.")
         verify_one_shot(release, plan.guarantee.epsilon, search.left(plan, gaussians=dimension, laplaces=1))
 
 
@@ -342,10 +342,10 @@ def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:
     """
     problem, options = inputs.problem, inputs.options
     sizes = [(chains, counts) for n, chains in _sizes(problem, options, inputs.least) for counts in _splits(n, options)]
-    bounds = _predicted(inputs, sizes, lottery.least_noise)
-    first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
-    most = NEAR * min((size.risk for size in _predicted(inputs, first, lottery.estimate).values()), default=math.inf)
-    return _predicted(inputs, [size for size in bounds if bounds[size].risk <= most], lottery.estimate).values()
+    bounds = _predicted(inputs, sizes, smooth_test.least_noise)
+    first = _predicted(inputs, sorted(bounds, key=lambda size: bounds[size].risk)[:1], smooth_test.estimate).values()
+    most = NEAR * min((size.risk for size in first), default=math.inf)
+    return _predicted(inputs, [size for size in bounds if bounds[size].risk <= most], smooth_test.estimate).values()
 
 
 def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: Callable[..., float]) -> dict[_Size, Candidate[_Tried]]:

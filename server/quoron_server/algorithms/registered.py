@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError, require
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
@@ -42,14 +42,14 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
+approximate_gdp = OnFirstUse("quoron_privacy.accounts.approximate_gdp")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers")  # of that trust model alone
 REPLACED: Adjacency = "replace-one"
 AROUND: tuple[Part, ...] = ("held_out", "estimates", "data_quality")  # stages around a run, from the outside in
 _kinds: Any = lru_cache(maxsize=None)(get_type_hints)  # a plan of many phases has thousands of fields
 
 
-def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
+def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None:
     """The outermost stage of a plan and all inside it, verified and worth `rest`, are the whole guarantee together.
 
     A guarantee may pay for bounds that are not declared and for a data quality check before the first round, and for
@@ -71,10 +71,11 @@ def verify_stage(name: Part, plan: RunPlan, rest: Pair | None) -> None:
     users = plan.problem.users
     stage.verify(guarantee.epsilon, guarantee.delta, users=users, adjacency=guarantee.adjacency, own=rest)
     if name == "estimates":
-        both, charged = stage.pair.and_(rest), Pair.gaussian(*stage.charged)
+        both, charged = stage.pair.and_(rest), DominatingPair.gaussian(*stage.charged)
+        within = both.mu <= charged.mu and both.variation <= charged.variation
         require(
             "private bounds",
-            ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
+            ("no more than is charged", within, (both.mu, both.variation)),
             (
                 f"delta <= {guarantee.delta} for what is charged",
                 charged.delta(guarantee.epsilon * (1 + 1e-12), guarantee.delta) <= guarantee.delta,
@@ -257,7 +258,7 @@ class RegisteredAlgorithm(AlgorithmSpec):
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {guarantee.epsilon:.4g}.")
         search.require_cost(plan)  # of mechanisms that can be made
 
-    def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
+    def pairs(self, plan: RunPlan) -> tuple[DominatingPair, ...]:
         """What a verified plan costs, with its look at the table and its minimum cohort: every user is in one of these
         pairs.
 
@@ -268,18 +269,18 @@ class RegisteredAlgorithm(AlgorithmSpec):
         guarantee = plan.guarantee
         return self._pairs(plan) if guarantee.proved and guarantee.trust_model != "none" else ()
 
-    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+    def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[DominatingPair, ...]:
         """Return the same of parts that are verified, under the plan's own adjacency or another."""
         guarantee, own = plan.guarantee, plan.without(*AROUND, "min_cohort")
         if guarantee.servers is not None:  # an observer of the releases alone learns less
-            against: tuple[Pair, ...] = two_servers.pairs(own)
+            against: tuple[DominatingPair, ...] = two_servers.pairs(own)
             return against
         min_cohort, parameters = guarantee.min_cohort, own.parameters
         count_mu = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
         counted = self.guarantees.with_count(parameters, count_mu) if count_mu and self._gaussian(own) is None else None
         pairs = self.guarantees.pairs(counted or parameters, own.problem, adjacency or guarantee.adjacency)
-        pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
+        pairs = pairs or (DominatingPair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if guarantee.data_quality is not None:
             pairs = tuple(pair.and_(guarantee.data_quality.pair) for pair in pairs)
         if guarantee.estimates is not None:
@@ -329,33 +330,33 @@ class RegisteredAlgorithm(AlgorithmSpec):
             made = two_servers.WithServers(own, made)
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
-    def gaussian(self, plan: RunPlan) -> Pair | None:
+    def gaussian(self, plan: RunPlan) -> DominatingPair | None:
         """Return what a verified plan guarantees in μ, with no stage beside; None where no such thing is proved.
 
         Under the plan's adjacency and assumptions everything that a run releases is `mu`-GDP with exact noise, and as
-        drawn within `lack` of that in total variation (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
+        drawn within a total `variation` of that (docs/privacy/lifetime.md, "Gaussian runs"). Both rounded up.
         """
         if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
         return self._gaussian(plan)
 
-    def _gaussian(self, plan: RunPlan) -> Pair | None:
+    def _gaussian(self, plan: RunPlan) -> DominatingPair | None:
         """Return the same of parts that are verified."""
         guarantee, own = plan.guarantee, plan.without("min_cohort")
         if not guarantee.proved or guarantee.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if guarantee.estimates is not None:
-            whole = Pair.gaussian(*guarantee.estimates.charged)
+            whole = DominatingPair.gaussian(*guarantee.estimates.charged)
             return whole if guarantee.held_out is None else _worse(whole, guarantee)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
-        mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
+        mu, lacks = max(pair.mu for pair in pairs), max(pair.variation for pair in pairs)
         if guarantee.min_cohort is not None:
             slack = total_variation(gaussians=guarantee.min_cohort.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, guarantee.min_cohort.mu), math.nextafter(lacks + slack, 1.0)
-        return Pair(mu, lack=lacks)
+        return DominatingPair(mu, variation=lacks)
 
     def near_gaussian(self, plan: RunPlan) -> tuple[tuple[tuple[float, float], ...], float]:
         """(μ, t) with every one of which a verified plan on secret samples is μ-GDP but for t, up to s, and s.
@@ -374,7 +375,7 @@ class RegisteredAlgorithm(AlgorithmSpec):
         # A replacement costs at most twice the ε of a zero-out guarantee: about there the lattice has to be fine.
         near = near_points(pairs, guarantee.epsilon * (1 if guarantee.adjacency == replaced else 2), guarantee.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
-        lack = max(pair.lack for pair in pairs) * (1 + guarantee.delta) * (1 + 2.0**-50)
+        lack = max(pair.variation for pair in pairs) * (1 + guarantee.delta) * (1 + 2.0**-50)
         return (near, lack) if near else ((), 0.0)
 
     def dp_event(self, plan: RunPlan) -> "DpEvent":
@@ -406,28 +407,28 @@ class RegisteredAlgorithm(AlgorithmSpec):
 
 
 @lru_cache(maxsize=64)
-def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
+def near_points(pairs: tuple[DominatingPair, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
     """(μ, t), with each of which a run that is about (ε, δ)-DP is μ-GDP but for t with exact noise, whichever its pair.
 
     By the second account, at more ε than the one that the plan is verified at (docs/privacy/lifetime.md#lt6).
     """
-    exact = [replace(pair, lack=0.0) for pair in pairs]
-    found: tuple[tuple[float, float], ...] = near_gaussians.points(
+    exact = [replace(pair, variation=0.0) for pair in pairs]
+    found: tuple[tuple[float, float], ...] = approximate_gdp.points(
         lambda at, near: max(pair.delta(at, near) for pair in exact), epsilon, delta
     )
     return found
 
 
-def _worse(estimates: Pair, guarantee: Guarantee) -> Pair:
+def _worse(estimates: DominatingPair, guarantee: Guarantee) -> DominatingPair:
     """Return what keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
     and items were estimated, and the store would tell of these (private-bounds#b1).
     """
     assert guarantee.held_out is not None
-    lack, epsilon = guarantee.held_out.pair.lack, guarantee.epsilon
+    lack, epsilon = guarantee.held_out.pair.variation, guarantee.epsilon
     most = gdp.mu_for(epsilon, guarantee.delta - (1 + math.exp(min(epsilon, 700.0))) * lack) * (1 + 1e-9)
-    return Pair(max(estimates.mu, most), lack=max(estimates.lack, lack))
+    return DominatingPair(max(estimates.mu, most), variation=max(estimates.variation, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:

@@ -25,7 +25,7 @@ from quoron_server.plan import MAX_EPSILON, MAX_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
 if TYPE_CHECKING:
-    from quoron_privacy.accounts.pair import Pair
+    from quoron_privacy.accounts.pair import DominatingPair
 
 # Plans with n users, ε and a number of rounds, or the usual one; raises where that is infeasible.
 Again = Callable[[int, float, int | None], object]
@@ -126,7 +126,7 @@ def require_cost(plan: RunPlan) -> None:
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
-def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:
+def require_spent(plan: RunPlan, pairs: "Sequence[DominatingPair]") -> None:
     """VerificationError unless each of these pairs, samplers included, keeps the guarantee by the second account.
 
     δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.

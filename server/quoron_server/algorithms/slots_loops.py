@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from quoron_privacy.kernels.lanes import prefetch
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
+from quoron_privacy.kernels.simd import prefetch
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

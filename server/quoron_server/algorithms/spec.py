@@ -17,7 +17,7 @@ from quoron_server.plan import Constants, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
-    from quoron_privacy.accounts.pair import Pair
+    from quoron_privacy.accounts.pair import DominatingPair
     from quoron_server.plan import Decision, PolicyInputs
 
 
@@ -171,7 +171,7 @@ class NoBlackBoxes:
 ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its guarantee needs to know their loss")
 
 
-def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[Pair, ...]":
+def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[DominatingPair, ...]":
     """Of a theorem that proves (ε, δ) only, as with private tests and filters.
 
     So, too, of local reports: a client holds an adversarial coordinator to (ε, δ), under which that may ask for bits
@@ -186,7 +186,7 @@ class Guarantees:
 
     theorem: str  # a file under docs/privacy/
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
-    pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
+    pairs: "Callable[[Any, Problem, Adjacency], tuple[DominatingPair, ...]]" = no_pairs
     # Of runs on secret samples, whose counts are of the same cohort, so that what is sampled is both. The largest μ for
     # which `with_count` stays within (ε, δ), by the first account: of parameters, problem, ε and δ.
     count_room: Callable[[Any, Problem, float, float], float] = lambda *_: 0.0

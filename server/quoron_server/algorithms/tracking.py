@@ -39,11 +39,11 @@ from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, Task, summed
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import Infeasible, Needs, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     WEIGHTS,
     LengthSum,
     LogLength,
@@ -684,10 +684,10 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
 
 
-def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """tracking-srgd#t1: of the transcript, pilot and gradients together; each user is in one round of either."""
     mu = max(recounted_mus(p, problem, adjacency))
-    return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
+    return (DominatingPair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
 def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float, float]:

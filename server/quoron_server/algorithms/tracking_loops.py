@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # sums in any order, so that the processor adds several at once

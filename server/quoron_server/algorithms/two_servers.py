@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort as min_cohorts
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, RunError, VerificationError
+from quoron_privacy.histograms import min_cohort as min_cohorts
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import PrefixNoise
@@ -285,11 +285,11 @@ def require_masked(plan: RunPlan) -> None:
         raise Infeasible(name, condition, "other options, or tracking-srgd")
 
 
-def pairs(plan: RunPlan) -> tuple[Pair, ...]:
+def pairs(plan: RunPlan) -> tuple[DominatingPair, ...]:
     """What a run costs against one server, by the whole numbers of its specification and nothing else of the plan."""
     spec = plan.spec
     numbers = spec.groups * sum(rows.length for rows in spec.rounds)
-    return (Pair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
+    return (DominatingPair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
 
 
 def spent_by(spec: MechanismSpec) -> tuple[float, float]:
@@ -385,5 +385,5 @@ def verify(plan: RunPlan) -> None:
         ),
     )
     (against,) = pairs(plan)
-    both = replace(against, mu=spent_by(spec)[1], lack=2 * against.lack)  # of either server's sampler
+    both = replace(against, mu=spent_by(spec)[1], variation=2 * against.variation)  # of either server's sampler
     search.require_spent(own.without("servers"), (both,))

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Matrix, Vector
-from quoron_privacy.means.free_presence import SPAN, LogLength, Moment, Presence
-from quoron_privacy.means.free_presence import Length as Released
+from quoron_privacy.means.free_counts import SPAN, LogLength, Moment, Presence
+from quoron_privacy.means.free_counts import Length as Released
 
 LENGTH_PRIOR = 1.2, 0.8  # how far below its bound the logarithm of a length is taken to be, and the deviation of that
 FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this times their mean

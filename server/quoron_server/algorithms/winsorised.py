@@ -21,7 +21,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.private_range import BIN_WIDTH, PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
@@ -133,11 +133,11 @@ def verify(plan: RunPlan) -> None:
         raise VerificationError(f"Expected mu >= that of {p.rounds} rounds of {p.round_mu}, got {p.mu}.")
 
 
-def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """Of all rounds."""
     length = sensitivity_recount.rotated(problem.dimension)
     mu = math.sqrt(p.rounds) * recounted_mu(p, length, adjacency)
-    return (Pair.gaussian(mu, total_variation(gaussians=p.rounds * length)),)
+    return (DominatingPair.gaussian(mu, total_variation(gaussians=p.rounds * length)),)
 
 
 def recounted_mu(p: WinsorisedERMParameters, length: int, adjacency: Adjacency) -> float:

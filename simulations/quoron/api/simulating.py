@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
-from quoron.config import Config, TableSection, is_wanted
+from quoron.config import Config, TableSection, estimates_bounds
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
-from quoron.planning.plans import Enough, Plan, Prepared, enough, wanted_risk
+from quoron.planning.plans import Plan, Prepared, RequiredSize, required_size, risk_of
 from quoron.reports import terminal as bars
 from quoron.reports.summary import Summary
 from quoron.results import restored
@@ -21,7 +21,7 @@ from quoron.run_folder import RunFolder, claim, claim_for
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison, Request
-from quoron.simulation.problem import Setup, problem_for_real, rate_is_wanted, setup
+from quoron.simulation.problem import Setup, estimates_rate, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import source_of, unread
@@ -90,7 +90,7 @@ def simulate(
         prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
     if table is not None:
-        prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.keep_table(table)))
+        prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.write_table(table)))
     base = Path.cwd() if table is None else folder.path
     with folder.resumable(), bars.display(progress) as bar:
         return carry_out(where, prepared, folder, base, [bar, *observers])
@@ -138,13 +138,13 @@ def plan(
     return planned if risk is None else replace(planned, advice=_advice(config, frame, str(risk)))
 
 
-def _advice(config: Config, frame: Frame, risk: str) -> Enough:
+def _advice(config: Config, frame: Frame, risk: str) -> RequiredSize:
     """Return what would do for a risk, as `plan` says."""
-    if is_wanted(config):
+    if estimates_bounds(config):
         raise ConfigError(f"Expected declared columns to ask what would do for risk={risk!r}, got none. Declare them.")
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
-    return enough(config, problem, wanted_risk(risk, problem))
+    return required_size(config, problem, risk_of(risk, problem))
 
 
 def _planned(config: Config, frame: Frame) -> Plan:
@@ -165,7 +165,7 @@ def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
 
 def _estimates(config: Config) -> bool:
     """Return whether a simulation estimates something first, as a real run does."""
-    return is_wanted(config) or rate_is_wanted(config)
+    return estimates_bounds(config) or estimates_rate(config)
 
 
 @entry_point
@@ -208,7 +208,7 @@ def compare(
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     folder = claim_for(out, f"{name}-compare", comparisons.is_comparison, "a comparison").path
     if table is not None:
-        RunFolder(folder).keep_table(table)
+        RunFolder(folder).write_table(table)
     return carried_out(request, folder, chosen, progress)
 
 

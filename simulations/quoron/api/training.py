@@ -95,7 +95,7 @@ def train(
     config, name, frame = described(source, user, label, arguments, secret=True)
     if dry_run:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-        return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.scene.warnings))
+        return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.setup.warnings))
     with bars.display(progress) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)

@@ -66,16 +66,16 @@ def restore(
     except OSError as error:
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
     if not bare:
-        made = backup.restore(source, database, head=checkpoint)
+        restored = backup.restore(source, database, head=checkpoint)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
             "then, and restore the backup there."
         )
     else:
-        made = backup.accept(source, head=checkpoint)
-    print(f"restored as {made.incarnation}")
-    for run in made.ended:
+        restored = backup.accept(source, head=checkpoint)
+    print(f"restored as {restored.incarnation}")
+    for run in restored.ended:
         print(f"{run}: ended")
 
 
@@ -148,25 +148,25 @@ def show(
     """
     with _opened(record) as kept:
         names = _names(person, data, user, csv)
-        told = accounts.account(kept, record)
-        found = None if names is None else accounts.of_each(kept, names)
+        sums = accounts.account(kept, record)
+        persons = None if names is None else accounts.of_each(kept, names)
     if as_json:
-        plain = told if found is None else [asdict(each) for each in found]
+        plain = sums if persons is None else [asdict(line) for line in persons]
         print(json.dumps(plain, ensure_ascii=False))
-    elif found is None:
-        print(f"{told['persons']:,} persons, of whom {len(told['departures']):,} have left; {len(told['runs']):,} runs")
-        for spent in told["spending"]:
+    elif persons is None:
+        print(f"{sums['persons']:,} persons, of whom {len(sums['departures']):,} have left; {len(sums['runs']):,} runs")
+        for spent in sums["spending"]:
             print(f"ε = {spent['epsilon']:g}\tδ = {spent['delta']:g}\t{spent['persons']:,} persons")
     else:
-        for line in found:
+        for line in persons:
             print(printable(_person_line(line)))
 
 
-def _person_line(found: "accounts.PersonAccount") -> str:
-    if found.number is None:
-        return f"{found.name}\tunknown to this state: nothing was ever answered with these rows"
-    left = "" if found.left is None else f"\thas left, {found.left[:10]}"
-    return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
+def _person_line(person: "accounts.PersonAccount") -> str:
+    if person.number is None:
+        return f"{person.name}\tunknown to this state: nothing was ever answered with these rows"
+    left = "" if person.left is None else f"\thas left, {person.left[:10]}"
+    return f"{person.name}\tε = {person.epsilon:g}\tδ = {person.delta:g}\t{len(person.runs)} runs{left}"
 
 
 @silo.command("forget")
@@ -181,8 +181,8 @@ def forget_person(
     """Have a user leave: no answer has its rows any more, in runs that go on too; what was released stays."""
     with _opened(record) as kept:
         if not yes:
-            (found,) = accounts.of_each(kept, [person])
-            print(printable(_person_line(found)))
+            (account,) = accounts.of_each(kept, [person])
+            print(printable(_person_line(account)))
             print("--yes has this user leave, irrevocably: no answer has its rows any more.")
             return
         done = accounts.depart(kept, record, person)
@@ -219,8 +219,8 @@ def list_users(
 ) -> None:
     """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
     with reached().control() as control:
-        for each in control.users():
-            print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
+        for user in control.users():
+            print(json.dumps(user, ensure_ascii=False) if as_json else printable(_line(user)))
 
 
 def _line(user: dict[str, Any]) -> str:
@@ -280,18 +280,18 @@ def drawn(
     from quoron_server.silos import Draw, draw, seed_of
 
     with reached().control() as control:
-        told, chain = control.call("drawn", run=run), control.call("ledger")["rows"]
-    active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
-    seed = seed_of(run, told["specification"])
+        claimed, chain = control.call("drawn", run=run), control.call("ledger")["rows"]
+    active, members = (np.array(claimed[key], dtype=np.int64) for key in ("users", "drawn"))
+    seed = seed_of(run, claimed["specification"])
     again = Draw(seed, active, draw(seed, active, len(members)))
     charged = (row["payload"] for row in chain if row["kind"] == "charge" and row["payload"]["run"] == run)
-    noted = [("on the chain", each["drawn"]) for each in charged if "drawn" in each]
+    noted = [("on the chain", event["drawn"]) for event in charged if "drawn" in event]
     if as_json:
-        print(json.dumps(told | {"again": again.members.tolist()}))
+        print(json.dumps(claimed | {"again": again.members.tolist()}))
     else:
         print(f"{run}: {len(members)} of {len(active)} active users, by seed {seed}")
         print(" ".join(map(str, members.tolist())))
-    for words, wanted in (("that its seed draws", told), *noted):
+    for words, wanted in (("that its seed draws", claimed), *noted):
         if again.members.tolist() != members.tolist() or not again.as_json().items() <= wanted.items():
             raise RunError(f"Expected the members of run {run} to be those {words}, got others.")
 
@@ -309,8 +309,8 @@ def tokens(
 ) -> None:
     """List the tokens of the control plane, those that are over too; or make one, which is shown this once."""
     if name is None and role is None and not remove:
-        for each in stored.read(file).values():
-            print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
+        for entry in stored.read(file).values():
+            print(json.dumps(entry.as_json()) if as_json else printable(f"{entry.name}\t{entry.role}\t{entry.words()}"))
         return
     if name is None or remove is (role is not None):
         got = " and ".join([*filter(None, (name, role and f"--role {role}")), *(["--remove"] if remove else [])])

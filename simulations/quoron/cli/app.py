@@ -48,13 +48,13 @@ class Grouped(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        told = {name: heading for heading, names in GROUPS.items() for name in names}
-        self.commands = {name: self.commands[name] for name in [*told, *self.commands] if name in self.commands}
+        headings = {name: heading for heading, names in GROUPS.items() for name in names}
+        self.commands = {name: self.commands[name] for name in [*headings, *self.commands] if name in self.commands}
         for name, command in self.commands.items():
-            command.rich_help_panel = told.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
-            for each in _below(command):
-                each.help = each.help and _paragraphs(each.help)
-                vars(each)["parse_args"] = partial(_once, each, each.parse_args)
+            command.rich_help_panel = headings.get(name)  # type: ignore[attr-defined]  # Typer's own commands have it
+            for below in _below(command):
+                below.help = below.help and _paragraphs(below.help)
+                vars(below)["parse_args"] = partial(_once, below, below.parse_args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, as the commands do."""
@@ -86,7 +86,7 @@ def _once(command: click.Command, parse: Parse, context: click.Context, args: li
         order = command.make_parser(context).parse_args(args=list(args))[2]
     except click.NoSuchOption as error:
         raise _misplaced(error.option_name, context, args) or error from None
-    for option in {each for each in order if isinstance(each, click.Option) and not each.multiple}:
+    for option in {option for option in order if isinstance(option, click.Option) and not option.multiple}:
         names = {*option.opts, *option.secondary_opts}
         places = [place for place, word in enumerate(args) if word.partition("=")[0] in names]
         apart = [0 if option.is_flag or "=" in args[place] else 1 for place in places]  # the value is the next word
@@ -105,7 +105,7 @@ def _once(command: click.Command, parse: Parse, context: click.Context, args: li
 
 def _misplaced(name: str, context: click.Context, args: list[str]) -> click.UsageError | None:
     """The error for an option of the program that stands behind its command, with the words in order; else None."""
-    options = {word: each for each in context.find_root().command.params for word in each.opts}
+    options = {word: option for option in context.find_root().command.params for word in option.opts}
     if name not in options or context.parent is None:
         return None
     place = next(at for at, word in enumerate(args) if word.partition("=")[0] == name)
@@ -116,7 +116,7 @@ def _misplaced(name: str, context: click.Context, args: list[str]) -> click.Usag
 
 def _paragraphs(text: str) -> str:
     """Each on a line of its own, which a terminal breaks where it ends and not where the source does."""
-    return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in cleandoc(text).split("\n\n"))
 
 
 app = typer.Typer(

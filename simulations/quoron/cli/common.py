@@ -86,9 +86,9 @@ natural = partial(whole, least=0)
 
 def seconds_of(option: str, text: str) -> float:
     """A time, such as 4w, 7d, 12h, 30m or 45s."""
-    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
+    match = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-    seconds = math.inf if found is None else int(found[1]) * units[found[2]]
+    seconds = math.inf if match is None else int(match[1]) * units[match[2]]
     if seconds > LONGEST and text != "never":
         times = "a time such as 7d, 12h, 30m or 45s, a hundred years at most"
         raise ConfigError(f"Expected {option} as {times}, or never, got {text!r}.")
@@ -97,10 +97,10 @@ def seconds_of(option: str, text: str) -> float:
 
 def bytes_of(option: str, text: str) -> int:
     """A number of bytes, such as 64MiB."""
-    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if match is None:
         raise ConfigError(f"Expected {option} as a number of bytes, KiB, MiB or GiB, got {text!r}.")
-    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
+    return int(match[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
 
 
 Settings = Annotated[
@@ -128,19 +128,19 @@ def err() -> "Console":
     return Terminal(stderr=True)
 
 
-def say(found: Any, words: str = "", *, as_json: bool) -> None:
+def say(result: Any, words: str = "", *, as_json: bool) -> None:
     """A line on standard output, as it comes: JSON, or in words."""
     from quoron_server.serial import dumps
 
-    print(dumps(found) if as_json else words, flush=True)
+    print(dumps(result) if as_json else words, flush=True)
 
 
-def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
+def give_receipt(receipt: dict[str, Any], words: str, where: Path | None) -> None:
     """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
     if where is not None:
         from quoron.run_folder import write
         from quoron_client.durable import PRIVATE
 
         again = "All is done: say the same again with another place."
-        write(where, f"{json.dumps(told, indent=1)}\n".encode(), advice=again, mode=PRIVATE)
+        write(where, f"{json.dumps(receipt, indent=1)}\n".encode(), advice=again, mode=PRIVATE)
     print(printable(words))

@@ -143,17 +143,17 @@ def login(
     if "://" in target:
         if given:
             raise ConfigError(f"Expected a database without {given[0]}, which is for a coordinator, got both.")
-        made = Profile(database=_opened(target))
+        entry = Profile(database=_opened(target))
     elif re.fullmatch(r"\S+:\d{1,5}", target):
         token_file, authority = (path and path.expanduser().absolute() for path in files.values())
-        made = Profile(target, "", token_file, authority, insecure, origin="these options")
-        with made.control() as control:
+        entry = Profile(target, "", token_file, authority, insecure, origin="these options")
+        with entry.control() as control:
             control.runs()
     else:
         raise ConfigError(f"Expected HOST:PORT, sqlite:///FILE or postgresql://USER@HOST/NAME, got {target!r}.")
-    profiles.keep(profile, made)
-    print(f"{profile}: {made.coordinator or made.database}, in {profiles.place()}")
-    if made.coordinator and token_file is None:
+    profiles.save(profile, entry)
+    print(f"{profile}: {entry.coordinator or entry.database}, in {profiles.place()}")
+    if entry.coordinator and token_file is None:
         print("The token in QUORON_TOKEN was used and is not stored: set it for the commands that use this profile.")
     if (first := profiles.reached(None).origin).startswith("the environment"):
         print(f"Commands without --profile use {first} all the same, and with it refuse both: unset it.")

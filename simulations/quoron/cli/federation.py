@@ -390,14 +390,14 @@ def runs(
     from quoron_client.protocol.wire import GONE_AFTER
 
     with reached().control() as control:
-        listed = [each for each in control.runs() if run in (None, each["run"])]
+        listed = [row for row in control.runs() if run in (None, row["run"])]
         if run is not None and not listed:
             raise ConfigError(f"Expected the name of a run of this coordinator, got {run!r}. `quoron runs` lists them.")
-        for each in listed:
-            shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
-            if "connected" in each:
-                shown += f"\t{each['connected']} of {each['members']} members connected in the last {GONE_AFTER} s"
-            say(each, printable(shown), as_json=as_json)
+        for row in listed:
+            line = "\t".join(str(row[key]) for key in ("run", "state", "created", "error") if row[key])
+            if "connected" in row:
+                line += f"\t{row['connected']} of {row['members']} members connected in the last {GONE_AFTER} s"
+            say(row, printable(line), as_json=as_json)
 
 
 @connects
@@ -415,8 +415,8 @@ def watch(
 
     ended: dict[str, Any] = {}
     with reached().control() as control:
-        told: dict[str, Any] = {"told": lambda why: print(why, file=sys.stderr, flush=True)}
-        for event in plane.followed(partial(control.watch, run), timeout=timeout, **told):
+        options: dict[str, Any] = {"report": lambda why: print(why, file=sys.stderr, flush=True)}
+        for event in plane.followed(partial(control.watch, run), timeout=timeout, **options):
             say(event, plane.words(event), as_json=as_json)
             ended = event
     plane.check_end(run, ended)
@@ -441,7 +441,7 @@ def fetch(
 
     with reached().control() as control:
         plan, ledger, model = control.call("plan", run=run), control.call("ledger", run=run), control.model(run)
-    folder = RunFolder.made(Path(run) if out is None else out)
+    folder = RunFolder.created(Path(run) if out is None else out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)
     folder.write_text("model.json", quoron.Model.fetched(model, plan).as_text())
@@ -475,8 +475,8 @@ def certs(
     from quoron_server.service import certificates
 
     if shown:
-        for each in certificates.every(folder):
-            print(json.dumps(asdict(each)) if as_json else printable(each.words()))
+        for certificate in certificates.every(folder):
+            print(json.dumps(asdict(certificate)) if as_json else printable(certificate.words()))
         return
     if as_json:
         raise ConfigError("Expected --json with --list, got it alone.")
@@ -550,24 +550,24 @@ def start(
     """
     config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
     with terminal.display(shows_progress(as_json=as_json)) as shown:
-        found = launch.start(
+        report = launch.start(
             folder,
             config,
             Path.cwd(),
             clients=clients,
             listen=listen,
             control=control,
-            shown=shown.said,
+            report=shown.waiting,
         )
-    say(found, launch.words(found), as_json=as_json)
+    say(report, launch.words(report), as_json=as_json)
 
 
 @local.command()
 def status(folder: Place = HERE, as_json: Json = False) -> None:
     """Show where a local federation listens and how many clients are connected; exit code 1 if it does not run."""
-    found = launch.status(folder)
-    say(found, launch.words(found), as_json=as_json)
-    if not found["running"]:
+    report = launch.status(folder)
+    say(report, launch.words(report), as_json=as_json)
+    if not report["running"]:
         raise typer.Exit(RunError.exit_code)
 
 
@@ -648,10 +648,10 @@ def runs_of_second(
     with Database(database, create=False, as_it_is=restored) as opened:
         store = HelpedRunStore(opened)
         if restored:
-            ended = ", ".join(each.run for each in store.runs() if store.end(each.run, RESTORED)) or "none"
+            ended = ", ".join(entry.run for entry in store.runs() if store.end(entry.run, RESTORED)) or "none"
             print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
         elif run is not None:
             print(helped.close(run, store, Keys(keys)))
         else:
-            for each in store.runs():
-                print(each.words())
+            for entry in store.runs():
+                print(entry.words())

@@ -56,7 +56,7 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
         planned, of_table = result.planned, result.config.population.kind == "table"
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
-            doubted(planned.doubts),
+            warnings_section(planned.doubts),
             *pages.simulation_sections(result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
@@ -69,9 +69,9 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
     if not hasattr(result, "summary"):  # a search, before it begins
-        names = [each.name for each in result.candidates]
+        names = [candidate.name for candidate in result.candidates]
         searched = Section(note=[result.statement], rows=result.rows(), warnings=result.remarks, below=names)
-        return [doubted(result.doubts), searched]
+        return [warnings_section(result.doubts), searched]
     most = None if details else COEFFICIENTS
     shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=most)
     model = result.directory / "model.json"
@@ -101,13 +101,13 @@ def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as
 def _of_plan(planned: Plan) -> list[Section]:
     """Its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
     chosen, why = planned.plan, [] if planned.choice is None else [f"Chosen {planned.choice}"]
-    feasible = [each for each in planned.candidates if each.plan is not None]
-    feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
-    listed = [_candidate_row(each, chosen.algorithm) for each in feasible]
+    feasible = [candidate for candidate in planned.candidates if candidate.plan is not None]
+    feasible.sort(key=lambda candidate: (candidate.predicted is None, candidate.predicted or candidate.guess or 0.0))
+    listed = [_candidate_row(candidate, chosen.algorithm) for candidate in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
     others = Section(tables=[Table("Algorithms", heads, listed)], below=[SURE, *infeasible(planned.candidates)])
     return [
-        doubted(planned.doubts),
+        warnings_section(planned.doubts),
         Section(note=[planned.statement, *why], rows=plan_rows(planned), warnings=planned.remarks),
         *([others] if len(planned.candidates) > 1 else []),
         *_of_rounds(planned),
@@ -119,7 +119,7 @@ def _of_rounds(planned: Plan) -> list[Section]:
     """One line a number of rounds."""
     if (curve := planned.curve) is None:
         return []
-    marks = [("chosen", planned.plan.cost.rounds), ("least", curve.best), ("fewest within 5 %", curve.enough)]
+    marks = [("chosen", planned.plan.cost.rounds), ("least", curve.best), ("fewest within 5 %", curve.nearly_best)]
     rows = [
         [f"{rounds:,}", f"{risk:.2g}", ", ".join(word for word, at in marks if at == rounds)]
         for rounds, risk in curve.points
@@ -164,9 +164,9 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
     paid = chosen.guarantee.estimates
-    for each in () if paid is None else paid.costs():
-        shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
-        rows.append((f"estimated: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
+    for part in () if paid is None else paid.costs():
+        shown = "" if part.least is None else f", shown from {part.least:,.0f} users on"
+        rows.append((f"estimated: {part.what}", f"{part.share:.2g} of μ²: ± {part.error:,.0f} users{shown}"))
     if chosen.guarantee.data_quality is not None:
         quality, left = chosen.guarantee.data_quality, 1 - (0.0 if paid is None else paid.share)
         sees = f"sees {100 * min(quality.visible, 1):.2g} % of the users or more without a usable row"
@@ -185,20 +185,20 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def doubted(doubts: Iterable[str]) -> Section:
-    """In the first line: that a plan is no better than not training."""
-    return Section(warnings=[f"Warning: {doubt}" for doubt in doubts])
+def warnings_section(warnings: Iterable[str]) -> Section:
+    """Return warnings for the first lines, such as that a plan is no better than not training."""
+    return Section(warnings=[f"Warning: {doubt}" for doubt in warnings])
 
 
-def _candidate_row(each: Candidate, chosen: str) -> tuple[str, ...]:
-    name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
-    assert each.plan is not None
-    cost, trust = each.plan.cost, each.plan.guarantee.trust_model
+def _candidate_row(candidate: Candidate, chosen: str) -> tuple[str, ...]:
+    name = f"{candidate.algorithm} (chosen)" if candidate.algorithm == chosen else candidate.algorithm
+    assert candidate.plan is not None
+    cost, trust = candidate.plan.cost, candidate.plan.guarantee.trust_model
     moved = f"{cost.rounds:,}", f"{cost.messages:,}", size(cost.bytes_up + cost.bytes_down)
-    return name, risk_words(each.predicted, each.guess) or "not predicted", trust, *moved
+    return name, risk_words(candidate.predicted, candidate.guess) or "not predicted", trust, *moved
 
 
 def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
-    made = Terminal()
-    return made if made.is_terminal else Terminal(width=160)
+    terminal = Terminal()
+    return terminal if terminal.is_terminal else Terminal(width=160)

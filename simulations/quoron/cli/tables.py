@@ -35,23 +35,23 @@ LISTS = ("presets", "algorithms")
 
 def sources(typed: str) -> list[tuple[str, str]]:
     """Presets and files that complete what is typed, each with what it shows."""
-    ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+    ready = [(preset.name, preset.summary) for preset in presets() if preset.name.startswith(typed)]
     return ready + [(path, "") for path in files(typed)]
 
 
 def files(typed: str) -> list[str]:
     """Tables and configurations that complete what is typed, and folders that may hold some."""
     folder = Path(typed) if typed.endswith("/") else Path(typed).parent
-    found = folder.iterdir() if folder.is_dir() else ()
-    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    entries = folder.iterdir() if folder.is_dir() else ()
+    named = [path for path in entries if path.is_dir() or path.suffix == ".toml" or is_table(path)]
     known = [f"{path}/" if path.is_dir() else str(path) for path in named]
-    return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
+    return sorted(name for name in known if name.startswith(typed) and not Path(name).name.startswith("."))
 
 
 def run_folders(typed: str) -> list[str]:
     """Folders below runs/ that complete what is typed."""
-    found = (path.parent for name in ("config.toml", "comparison.json") for path in Path().glob(f"runs/*/{name}"))
-    return sorted(str(folder) for folder in found if str(folder).startswith(typed))
+    folders = (path.parent for name in ("config.toml", "comparison.json") for path in Path().glob(f"runs/*/{name}"))
+    return sorted(str(folder) for folder in folders if str(folder).startswith(typed))
 
 
 Source = Annotated[
@@ -62,7 +62,7 @@ Source = Annotated[
         autocompletion=sources,
     ),
 ]
-Asked = dict[str, Any]  # arguments of `quoron.train`, `simulate` and the like
+Arguments = dict[str, Any]  # arguments of `quoron.train`, `simulate` and the like
 DESCRIBED: dict[str, Any] = {  # options that say what a table's columns are
     "user": Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is; needed.")],
     "label": Annotated[
@@ -139,7 +139,7 @@ InlineOrRay = Annotated[
 ]
 
 
-def asks(*names: str) -> Callable[[Command], Command]:
+def table_options(*names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds the options `DESCRIBED`, and these of `SHARED`, behind a command's source.
 
     The command gets what they say as its first argument.
@@ -152,18 +152,18 @@ def asks(*names: str) -> Callable[[Command], Command]:
         parameters = [source, *options, *others]
 
         @wraps(command)
-        def asked(**given: Any) -> None:
-            said = {name: given.pop(name) for name in kinds}
-            if "vary" in said:
-                said["vary"] = sweep(said["vary"] or ())
-            if said.get("algorithms") is not None:
-                said["algorithms"] = _listed(said["algorithms"])
-            columns = {name: read(name, texts) for name in TYPED if (texts := said.pop(name))}
-            command(asked=said | {"columns": columns or None, "settings": said["settings"] or ()}, **given)
+        def with_arguments(**given: Any) -> None:
+            values = {name: given.pop(name) for name in kinds}
+            if "vary" in values:
+                values["vary"] = sweep(values["vary"] or ())
+            if values.get("algorithms") is not None:
+                values["algorithms"] = _listed(values["algorithms"])
+            columns = {name: read(name, texts) for name in TYPED if (texts := values.pop(name))}
+            command(arguments=values | {"columns": columns or None, "settings": values["settings"] or ()}, **given)
 
-        asked.__annotations__ = {each.name: each.annotation for each in parameters}
-        vars(asked)["__signature__"] = signature(command).replace(parameters=parameters)
-        return asked
+        with_arguments.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(with_arguments)["__signature__"] = signature(command).replace(parameters=parameters)
+        return with_arguments
 
     return with_options
 
@@ -186,45 +186,45 @@ def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
     >>> sweep(["privacy.epsilon=[0.5, 1]"])
     {'privacy.epsilon': [0.5, 1]}
     """
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for text in texts:
         key, read = text.partition("=")[0].strip(), cast(Any, assignment(text))
         for part in key.split("."):
             read = read[part.strip().strip('"')]
-        if key in found:
+        if key in values:
             raise ConfigError(f"Expected each key once, got {key} again. Give all its values in one list.")
-        found[key] = read
-    return found
+        values[key] = read
+    return values
 
 
 @contextmanager
-def doubts() -> Iterator[None]:
+def shown_warnings() -> Iterator[None]:
     """Show what quoron warns of, such as a plan that is no better than not training, as lines on standard error."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
 
-        def shown(message: Warning | str, *_: object, **__: object) -> None:
+        def show(message: Warning | str, *_: object, **__: object) -> None:
             err().print(f"Warning: {message}", soft_wrap=True, highlight=False, markup=False, style="yellow")
 
-        warnings.showwarning = shown
+        warnings.showwarning = show
         yield
 
 
-@asks("epsilon", "delta", "algorithm", "holdout", "out", "settings", "population")
+@table_options("epsilon", "delta", "algorithm", "holdout", "out", "settings", "population")
 def train(
-    asked: Asked,
+    arguments: Arguments,
     source: OwnTable,
     dry_run: DryRun = False,
     as_json: Json = False,
     engine: InlineOrRay = "inline",
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    asked["engine"] = engine
+    arguments["engine"] = engine
     if dry_run:
-        showing.show(quoron.train(source, dry_run=True, **asked), as_json=as_json, dry=True)
+        showing.show(quoron.train(source, dry_run=True, **arguments), as_json=as_json, dry=True)
         return
-    with doubts():
-        trained = quoron.train(source, progress=shows_progress(as_json=as_json), **asked)
+    with shown_warnings():
+        trained = quoron.train(source, progress=shows_progress(as_json=as_json), **arguments)
     showing.show(trained, as_json=as_json)
 
 
@@ -254,17 +254,17 @@ def predict(
     trained = quoron.load(model)
     decided: Any = threshold if threshold in (None, "share") else number("--threshold, other than share,", threshold)
     rows = tables.read(opened(table, csv), trained.feature_names_in_)
-    found = predictions(trained, rows, scores=scores, threshold=decided)
-    write_predictions(found, out)
+    predicted = predictions(trained, rows, scores=scores, threshold=decided)
+    write_predictions(predicted, out)
     typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
-        each, users = trained.evaluation.figures[0], trained.evaluation.users
-        figure = f"{each.name} per user of {users:,} held-out users, with 95 %: {each.text()}"
+        first, users = trained.evaluation.figures[0], trained.evaluation.users
+        figure = f"{first.name} per user of {users:,} held-out users, with 95 %: {first.text()}"
         typer.echo(f"As stated by its author, too: {figure}", err=True)
     for remark in unread(trained, rows):
         typer.echo(remark, err=True)
-    if (said := one_for_all(trained, found, decided)) is not None:
-        typer.echo(said, err=True)
+    if (warning := one_for_all(trained, predicted, decided)) is not None:
+        typer.echo(warning, err=True)
 
 
 def example(
@@ -278,9 +278,9 @@ def example(
         print(path)
 
 
-@asks("epsilon", "delta", "algorithms", "holdout", "out", "settings", "vary", "population")
+@table_options("epsilon", "delta", "algorithms", "holdout", "out", "settings", "vary", "population")
 def tune(
-    asked: Asked,
+    arguments: Arguments,
     source: OwnTable,
     trials: Annotated[
         list[str] | None,
@@ -296,18 +296,18 @@ def tune(
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
     tried = keyed("--trials", trials, {"mean": number, "most": whole, "padded": whole})
-    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
+    arguments |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     if dry_run:
-        showing.show(quoron.tune(source, dry_run=True, **asked), as_json=as_json, dry=True)
+        showing.show(quoron.tune(source, dry_run=True, **arguments), as_json=as_json, dry=True)
         return
-    with doubts():
-        tuned = quoron.tune(source, **asked)
+    with shown_warnings():
+        tuned = quoron.tune(source, **arguments)
     showing.show(tuned, as_json=as_json)
 
 
-@asks("epsilon", "algorithms", "settings", "vary")
+@table_options("epsilon", "algorithms", "settings", "vary")
 def compare(
-    asked: Asked,
+    arguments: Arguments,
     source: Source = "quickstart",
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
@@ -319,20 +319,20 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    asked |= {"seeds": seeds, "out": out, "engine": engine}
-    comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
+    arguments |= {"seeds": seeds, "out": out, "engine": engine}
+    comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **arguments)
     showing.show(comparison, as_json=as_json)
 
 
-@asks("epsilon", "algorithm", "seed", "out", "settings")
+@table_options("epsilon", "algorithm", "seed", "out", "settings")
 def simulate(
-    asked: Asked,
+    arguments: Arguments,
     source: Source = "quickstart",
     as_json: Json = False,
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    result = quoron.simulate(source, progress=shows_progress(as_json=as_json), engine=engine, **asked)
+    result = quoron.simulate(source, progress=shows_progress(as_json=as_json), engine=engine, **arguments)
     showing.show(result, as_json=as_json)
 
 
@@ -342,9 +342,9 @@ def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> Non
     showing.show(result, as_json=as_json)
 
 
-@asks("epsilon", "algorithm", "settings")
+@table_options("epsilon", "algorithm", "settings")
 def plan(
-    asked: Asked,
+    arguments: Arguments,
     source: Source = "quickstart",
     risk: Annotated[
         str | None,
@@ -356,7 +356,7 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    showing.show(quoron.plan(source, **asked, risk=risk), as_json=as_json)
+    showing.show(quoron.plan(source, **arguments, risk=risk), as_json=as_json)
 
 
 def show(
@@ -414,14 +414,14 @@ def bounds(
     All of it is charged to the population's privacy budget before any value is read, as training is. Asking again
     costs again.
     """
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items}
-    asked |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
-    found = quoron.find_bounds(opened(table, csv), user=user, **asked, population=population)
-    typer.echo(found.toml())
+    arguments: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "items": items}
+    arguments |= {"numeric": _names(numeric), "dates": _names(dates), "categorical": _names(categorical)}
+    estimates = quoron.find_bounds(opened(table, csv), user=user, **arguments, population=population)
+    typer.echo(estimates.toml())
 
 
 def _names(given: Listed) -> list[str]:
-    return [name for each in given or () for name in _listed(each)]
+    return [name for text in given or () for name in _listed(text)]
 
 
 def stats(
@@ -464,16 +464,16 @@ def stats(
     All questions share one price, which is charged to the population's privacy budget before any value is read. A
     user weighs one, whatever it holds. Asking again costs again.
     """
-    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out}
-    asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
-    asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
-    found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
+    arguments: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "zero_out": zero_out}
+    arguments |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
+    arguments |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
+    found = quoron.statistics(opened(table, csv), questions, user=user, **arguments)
     showing.show(found, as_json=as_json)
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
     """The first and the last day of each column, None where they are to be estimated."""
-    parted = [each.partition("=") for each in typed]
+    parted = [text.partition("=") for text in typed]
     return {name: tuple(ends.split(":")) if ends else None for name, _, ends in parted}
 
 

@@ -28,13 +28,13 @@ SHORT = (  # tables that one value may stand for, and its key within
 def _ranges(typed: str) -> dict[str, tuple[float, float] | None]:
     """`age=0:100,dose=0:5`; or `age,dose`, whose ranges nobody says."""
     named: dict[str, tuple[float, float] | None] = {}
-    for each in _parts(typed):
-        column, equals, ends = each.rpartition("=")
+    for part in _parts(typed):
+        column, equals, ends = part.rpartition("=")
         if equals:
             low, high = map(float, ends.split(":"))
             named[column] = low, high
         else:
-            named[each] = None
+            named[part] = None
     return named
 
 
@@ -52,7 +52,7 @@ TYPED: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {  # an option, 
 
 def _parts(typed: str) -> list[str]:
     """Return what commas part; quotes keep one together."""
-    return [each.strip() for each in next(csv.reader([typed], skipinitialspace=True), []) if each.strip()]
+    return [part.strip() for part in next(csv.reader([typed], skipinitialspace=True), []) if part.strip()]
 
 
 def integers(texts: Sequence[str]) -> list[str] | list[int]:

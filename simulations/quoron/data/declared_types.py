@@ -33,17 +33,17 @@ def check_types(rules: Encoding, types: Types) -> Encoding:
 
     DataError where a column of its type can hold nothing but one value, or none, of what is declared.
     """
-    for each in rules.features:
-        kind = types.get(each.column)
+    for feature in rules.features:
+        kind = types.get(feature.column)
         if kind is None:
             continue
-        what = f"feature {each.column!r} of type {kind}"
-        if isinstance(each, Numeric):
-            _check_range(what, *_reach(kind), each.low, each.high, "range")
-        elif isinstance(each, Categorical):
-            _check_values(what, kind, each.categories, 1, "categories")
-        elif isinstance(each, DatePart | DateNumber):
-            _check_dates(what, kind, each)
+        what = f"feature {feature.column!r} of type {kind}"
+        if isinstance(feature, Numeric):
+            _check_range(what, *_reach(kind), feature.low, feature.high, "range")
+        elif isinstance(feature, Categorical):
+            _check_values(what, kind, feature.categories, 1, "categories")
+        elif isinstance(feature, DatePart | DateNumber):
+            _check_dates(what, kind, feature)
     label = rules.label
     kind = None if label is None else types.get(label.column)
     if label is None or kind is None:

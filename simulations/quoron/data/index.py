@@ -99,7 +99,7 @@ def _check_files(files: Files, user: str, pieces: Sequence[Piece], ranks: Sequen
     numbers: dict[Any, int] = {}
     partition = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])
     latest = np.full(max(int(own.max()) for own in ranks) + 1, -1, np.int32)  # the file of each user's last rows
-    for piece, own in sorted(zip(pieces, ranks, strict=True), key=lambda each: partition[each[0].part]):
+    for piece, own in sorted(zip(pieces, ranks, strict=True), key=lambda pair: partition[pair[0].part]):
         file, before = piece.part, latest[own]
         apart = before[(before >= 0) & (before != file) & (partition[before] == partition[file])]
         if len(apart):
@@ -161,7 +161,7 @@ class Index:
             return None
         return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
 
-    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
+    def row_counts(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
         """Return rows of every user in these pieces, or in all, (users,). Private."""
         counts = np.zeros(self.users, np.int32)
         for piece in self.pieces if pieces is None else pieces:
@@ -287,7 +287,7 @@ class Rows:
 
         A run of which only some rows count is two.
         """
-        long = np.zeros(0, np.bool_) if self.most is None else self.index.held(pieces) > self.most
+        long = np.zeros(0, np.bool_) if self.most is None else self.index.row_counts(pieces) > self.most
         seen = np.zeros(self.index.users if long.any() else 0, np.int64)
         for piece in pieces:
             ranks, lengths = self.index.runs(piece)
@@ -305,15 +305,15 @@ class Rows:
             counts = np.tile([True, False], len(ranks))
             yield np.repeat(ranks, 2)[some], both[some], counts[some]
 
-    def held(self, pieces: list[Piece]) -> Ranks:
+    def row_counts(self, pieces: list[Piece]) -> Ranks:
         """Return rows of every user in these pieces that count, (users,). Private."""
-        held = self.index.held(pieces).astype(np.int64)
-        return held if self.most is None else np.minimum(held, self.most)
+        counts = self.index.row_counts(pieces).astype(np.int64)
+        return counts if self.most is None else np.minimum(counts, self.most)
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
         """Return the row groups with `wanted` users (users,), and those between."""
-        parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
-        return [each for each in parts if each is not None]
+        parts = (self.index.part_with(piece, wanted) for piece in self.index.pieces)
+        return [part for part in parts if part is not None]
 
     def _read(self, pieces: list[Piece]) -> Generator[pa.Table]:
         def read() -> Iterator[pa.Table]:
@@ -350,7 +350,7 @@ class _Cut:
 
     def span(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> RowSpan:
         """Return the next rows, as many as the runs of the parts have."""
-        places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
+        places, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return RowSpan(places, lengths, self.take(int(lengths.sum(dtype=np.int64))))
 
     def take(self, rows: int) -> Iterator[pa.Table]:
@@ -371,9 +371,9 @@ def ahead(source: Iterator[T]) -> Generator[T]:
     """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
     maker, end = ThreadPoolExecutor(1, thread_name_prefix="quoron-ahead"), object()
     try:
-        made: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
-        while (each := made.popleft().result()) is not end:
-            made.append(maker.submit(next, source, end))
-            yield each
+        ready: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
+        while (thing := ready.popleft().result()) is not end:
+            ready.append(maker.submit(next, source, end))
+            yield thing
     finally:
         maker.shutdown(cancel_futures=True)

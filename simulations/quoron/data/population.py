@@ -57,7 +57,7 @@ from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_server.traffic import SCRATCH
 from quoron_server.traffic import spill_folder as folder
@@ -334,8 +334,8 @@ class ItemStore:
         """Most items of a user; no row is read for it."""
         own = np.zeros(self.rows.users, np.bool_)
         own[self.numbers[self.order]] = True
-        held = self.rows.held(self.rows.pieces(own))
-        return int(held[own[: len(held)]].max(initial=0))
+        counts = self.rows.row_counts(self.rows.pieces(own))
+        return int(counts[own[: len(counts)]].max(initial=0))
 
     def part(self, users: Users) -> "ItemStore":
         """Return a separate store for some of the users, read in the same order."""
@@ -345,7 +345,7 @@ class ItemStore:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was read, which stays on its machine."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _prepare(self) -> None:
         rows, known = self.rows, self.numbers[self.order]
@@ -353,10 +353,10 @@ class ItemStore:
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(known), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)
-        held = rows.held(self._pieces)
+        counts = rows.row_counts(self._pieces)
         if rows.users > rows.index.users:
-            held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
-        longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
+            counts = np.append(counts, np.zeros(rows.users - rows.index.users, counts.dtype))
+        longest, ends = int(counts.max(initial=0)), np.append(0, np.cumsum(counts[known], dtype=np.int64))
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole = int(ends[-1])
         fits = whole * width <= memory() and whole < 2**31
@@ -438,10 +438,10 @@ class ItemStore:
                 placed = np.empty((int(runs[-1]), 3), np.int32)
                 ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.item, placed)
                 writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
-            for each in writing:
-                each.result()
+            for future in writing:
+                future.result()
         self._within = placer.within and not self.loss.narrow  # no row is too long, and that is all it asks
-        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))  # on disk
+        self._rows = sum((np.diff(run.starts) for run in self._written), np.zeros(chunks, np.int64))  # on disk
         held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         if chunks == 1:
             held[0] = Future()
@@ -468,9 +468,9 @@ class ItemStore:
     def _read(self, chunk: int) -> _Chunk:
         with self._lock:
             needed = range(chunk, min(chunk + 1 + AHEAD, len(self._starts) - 1))
-            wanted, *_ = [self._ask(each) for each in needed]
+            wanted, *_ = [self._ask(number) for number in needed]
             room = HELD
-            for old in reversed([each for each in self._held if each not in needed]):  # the latest stay
+            for old in reversed([number for number in self._held if number not in needed]):  # the latest stay
                 room -= int(self._sizes[old])
                 if room < 0:
                     del self._held[old]
@@ -486,12 +486,12 @@ class ItemStore:
         buffer = room_for(int(self._rows[chunk]) + 1, self._features, weighted=self._weighted)
         placed, at = [], 0
         assert self._scratch is not None
-        for each in self._written:
-            rows = int(each.starts[chunk + 1] - each.starts[chunk])
+        for part in self._written:
+            rows = int(part.starts[chunk + 1] - part.starts[chunk])
             own = buffer.part(at, at + rows)
-            runs = np.empty((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
-            self._scratch.read([*own.item, runs], int(each.at[chunk]))
-            if checksum([*own.item, runs]) != each.checksums[chunk]:
+            runs = np.empty((int(np.diff(part.runs[chunk : chunk + 2])[0]), 3), np.int32)
+            self._scratch.read([*own.item, runs], int(part.at[chunk]))
+            if checksum([*own.item, runs]) != part.checksums[chunk]:
                 raise RunError(
                     f"Expected the items of this run back from {folder()} as they were written, got others: the disk "
                     f"or its memory is not to be trusted. Set {SCRATCH} to a folder on another disk, and resume "
@@ -569,7 +569,7 @@ class _Placer:
             end = begun + table.num_rows
             cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
             borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
-            at_once([partial(piece, begun, *each) for each in pairwise(borders)], all_threads())
+            at_once([partial(piece, begun, *part) for part in pairwise(borders)], all_threads())
             begun = end
         return kept
 
@@ -598,16 +598,16 @@ class FileUsers(TabularUsers):
 
     def items(self, users: Users) -> ItemBatch:
         """Return the items of `users` (k,), in that order."""
-        return flipped(self.held.items(users), self.corruption(users), self.loss)
+        return flipped(self.all_items.items(users), self.corruption(users), self.loss)
 
     @property
-    def held(self) -> ItemStore:
+    def all_items(self) -> ItemStore:
         """All users' items within the bounds of the loss; read for it when it is first asked for."""
         return self.store.filled
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
-        return self.held.pieces(users)
+        return self.all_items.pieces(users)
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
@@ -628,7 +628,7 @@ class DatasetPopulation(FileUsers):
         return self.store.rows.encoding
 
     @property
-    def everybody(self) -> int:
+    def total_users(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.store.rows.users
 
@@ -639,12 +639,12 @@ class DatasetPopulation(FileUsers):
     @cached_property
     def truth(self) -> TablePopulation:
         """The same users with all rows in memory, to compare a model with."""
-        owners, tables = zip(*self.store.rows.tables(np.ones(self.everybody, np.bool_)), strict=True)
+        owners, tables = zip(*self.store.rows.tables(np.ones(self.total_users, np.bool_)), strict=True)
         return population_of(
             self,
             pa.concat_tables(tables),
             np.concatenate(owners),
-            np.isin(np.arange(self.everybody), self.store.numbers, assume_unique=True),
+            np.isin(np.arange(self.total_users), self.store.numbers, assume_unique=True),
             encoding=self.encoding,
             outliers=self.outliers,
             seed=self.seed,

@@ -70,8 +70,8 @@ from quoron_client.losses.standard import exponential
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, positive
-from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
+from quoron_privacy.kernels.simd import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
 from quoron_privacy.kernels.threads import at_once
 from quoron_server.problem import Beliefs
 
@@ -93,8 +93,8 @@ def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
     squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
     nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
     weights: Vector = vectors[0] ** 2
-    for each in (nodes, weights):
-        each.setflags(write=False)
+    for array in (nodes, weights):
+        array.setflags(write=False)
     return nodes, weights
 
 
@@ -118,8 +118,8 @@ def sphere_plane(dimension: int) -> tuple[Vector, Vector, Vector]:
     lengths = np.sqrt(np.maximum(squares, 0.0))
     along, across = (np.outer(lengths, turned(angles)).ravel() for turned in (np.cos, np.sin))
     shares = np.repeat(weights / len(angles), len(angles))
-    for each in (along, across, shares):
-        each.setflags(write=False)
+    for array in (along, across, shares):
+        array.setflags(write=False)
     return along, across, shares
 
 
@@ -186,7 +186,7 @@ class LogisticRisk:
     multiplier: float
 
     @property
-    def held(self) -> bool:
+    def is_constrained(self) -> bool:
         """Whether the ball holds the optimum back."""
         return self.multiplier > 0.0
 
@@ -227,7 +227,7 @@ class QuadraticRisk:
         return self.domain.project(self.centre)
 
     @property
-    def held(self) -> bool:
+    def is_constrained(self) -> bool:
         """Whether the centre lies outside the domain."""
         return not np.array_equal(self.optimum, self.centre)
 
@@ -297,12 +297,12 @@ def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], wi
     threads = 1 if size < _SMALL else numba.get_num_threads()
     shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
     ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
-    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)
+    at_once([partial(loop, *part) for part in pairwise(sorted(ends))], threads)
 
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23
-_FEATURES, _SHIFT, _LABELS = (np.uint32(each) for each in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
+_FEATURES, _SHIFT, _LABELS = (np.uint32(purpose) for purpose in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
 _LOGISTIC, _SQUARES, _MEANS = 0, 1, 2  # laws of items, in compiled loops
 _TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
 
@@ -518,12 +518,12 @@ class Synthetic:
         return ItemBatch(features, labels, offsets)
 
     @cached_property
-    def held(self) -> ItemBatch | None:
+    def all_items(self) -> ItemBatch | None:
         """All users' items, if they are to be kept in memory: within the bounds of the loss as they are made."""
         return self.items(np.arange(self.users)) if self.in_memory else None
 
     @property
-    def makes(self) -> bool:
+    def generates_items(self) -> bool:
         """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
         return not self.in_memory
 
@@ -541,7 +541,7 @@ class Synthetic:
         del model
         return {}
 
-    def beside(self, model: Vector) -> dict[str, Any]:
+    def summary_fields(self, model: Vector) -> dict[str, Any]:
         """Return what the domain's bound costs, as a summary has it: users are as declared."""
         held = max(0.0, self.excess_risk(self.optimum))
         remarks = tuple(about_boundary(self.domain, model, self.optimum, held))
@@ -615,7 +615,7 @@ class Synthetic:
     def _free(self) -> Risk:
         """The same over all models; of a loss without a least value over those of the domain."""
         risk = self._risk
-        if isinstance(risk, LinearRisk) or not risk.held:
+        if isinstance(risk, LinearRisk) or not risk.is_constrained:
             return risk
         return self._over(free_ball(self.feature_norm))
 

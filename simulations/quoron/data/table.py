@@ -441,7 +441,7 @@ class TableUsers(TabularUsers):
         return flipped(self._rows(users), self.corruption(users), self.loss)
 
     @cached_property
-    def held(self) -> ItemBatch | ItemView:
+    def all_items(self) -> ItemBatch | ItemView:
         """Their items within the bounds of the loss: enforced once, copied only if that changes any."""
         batch = bounded(self.training, self.loss)
         if self.own is None:
@@ -473,7 +473,7 @@ class TablePopulation(TableUsers):
     tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
 
     @property
-    def everybody(self) -> int:
+    def total_users(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.users + self.held_out.users
 
@@ -565,7 +565,7 @@ class TablePopulation(TableUsers):
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
         return regression(unit * scores, unit * labels)
 
-    def beside(self, model: Vector) -> dict[str, Any]:
+    def summary_fields(self, model: Vector) -> dict[str, Any]:
         """Return what a summary says beside a model's figures, and what is amiss.
 
         Figures of the start, of the best constant and of the optimum without a bound; what the bound costs.

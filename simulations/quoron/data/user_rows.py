@@ -74,7 +74,7 @@ def first_of_each(table: pa.Table, user: str, most: int) -> pa.Table:
 
 def _in_one_piece(table: pa.Table) -> pa.Table:
     """But for categories: what words several dictionaries have decides whether Arrow can make one of them."""
-    coded = [pa.types.is_dictionary(each.type) for each in table.schema]
+    coded = [pa.types.is_dictionary(column.type) for column in table.schema]
     plain = iter(table.select(np.flatnonzero(np.logical_not(coded)).tolist()).combine_chunks().columns)
     parts = [whole if own else next(plain) for own, whole in zip(coded, table.columns, strict=True)]
     return pa.table(parts, schema=table.schema)

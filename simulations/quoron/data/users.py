@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_server.problem import Beliefs
 
 if TYPE_CHECKING:
@@ -199,10 +199,10 @@ def fill_uniforms(seed, purpose, users, starts, out):  # type: ignore[no-untyped
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
-# Users 0 to n - 1 who have questions answered: what is public of them, `items` and `corruption` of any (k,). Those who
-# keep items within the bounds of the loss have them as `held`, and are read where they are if they alter nothing; those
-# who make them so, for several threads at a time, say `makes`. Those who can be given away in parts have `part`: some
-# of them (k,), sorted, under the same numbers; those in files `storage`: their order there (n,).
+# A population of users 0 to n - 1, who answer questions: public facts, `items` and `corruption` of any users (k,).
+# Items in memory, within the bounds of the loss, are its `all_items`, and are read in place if nothing alters them.
+# One that generates items, for several threads at a time, says `generates_items`. One that can be divided has
+# `part`: some users (k,), sorted, under the same numbers; one in files has `storage`: the users' order there (n,).
 Answering = Union["Synthetic", "TableUsers", "FileUsers"]
 # The same with the truth to compare a model with, of files as `truth`.
 Population = Union["Synthetic", "TablePopulation", "DatasetPopulation"]
@@ -260,7 +260,7 @@ class Declared:
 
     def public(self) -> dict[str, Any]:
         """Return these by name, of users of whom more is known too."""
-        return {each.name: getattr(self, each.name) for each in fields(Declared)}
+        return {field.name: getattr(self, field.name) for field in fields(Declared)}
 
 
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]

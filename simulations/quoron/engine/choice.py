@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from quoron.arguments import shortened
 from quoron.data.users import Users
 from quoron.engine import processes
-from quoron.engine.inline import Indices, InlineEngine, Told, held_or_again, part_of, together
+from quoron.engine.inline import Indices, InlineEngine, Response, merged, part_of, stored_or_recomputed
 from quoron.engine.processes import Died
 from quoron.engine.processors import processors
 from quoron.toml_text import pairs
@@ -89,20 +89,20 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def ask(self, question: Question) -> Told:
+    def ask(self, question: Question) -> Response:
         """Answers of the question's cohort."""
-        return held_or_again(self._answers, question, self.population)
+        return stored_or_recomputed(self._answers, question, self.population)
 
     def _answers(self, question: Question) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.shards, thread_name_prefix="quoron-shard")
         shards = self.shard_of[question.cohort]
-        asked = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.shards)]
+        slots = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.shards)]
         waiting = [
-            self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
+            self._threads.submit(self._shard, shard, question, own) for shard, own in slots if len(own) or shard == 0
         ]
-        pieces = [piece for each in waiting for piece in each.result()]
-        return together(question, iter(pieces), self.population.dimension)
+        pieces = [piece for future in waiting for piece in future.result()]
+        return merged(question, iter(pieces), self.population.dimension)
 
     def close(self) -> None:
         """End all workers, and whatever was started for them."""
@@ -119,8 +119,8 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _shard(self, shard: int, question: Question, own: Indices) -> list[tuple[Indices, Told]]:
-        return [(piece, self._asked(shard, part_of(question, piece))) for piece in self._pieces(question, own)]
+    def _shard(self, shard: int, question: Question, own: Indices) -> list[tuple[Indices, Response]]:
+        return [(piece, self._respond(shard, part_of(question, piece))) for piece in self._pieces(question, own)]
 
     def _pieces(self, question: Question, own: Indices) -> Iterator[Indices]:
         if question.reduction is not None:  # sums are small, for any users
@@ -133,10 +133,10 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
     def _service(self, shard: int) -> bytes:
         """Return a worker's pickled engine: of its users, or of all where users are synthesised when asked."""
         part = getattr(self.population, "part", None)
-        people = self.population if part is None else part(np.flatnonzero(self.shard_of == shard))
-        return pickle.dumps(self._engine.over(people).ask, pickle.HIGHEST_PROTOCOL)
+        population = self.population if part is None else part(np.flatnonzero(self.shard_of == shard))
+        return pickle.dumps(self._engine.over(population).ask, pickle.HIGHEST_PROTOCOL)
 
-    def _asked(self, shard: int, question: Question) -> Told:
+    def _respond(self, shard: int, question: Question) -> Response:
         died: Died | None = None
         for _ in range(TRIES):
             worker = self._workers.get(shard)
@@ -284,12 +284,12 @@ def inline_or_ray(engine: str | Engine) -> Inline | Ray:
 @contextmanager
 def shared(prepared: "Prepared[Setup]", engine: Inline | Ray) -> "Iterator[Prepared[Setup]]":
     """The same run with the engine's workers for its users, for as long as it takes; without any, in this process."""
-    scene = prepared.scene
+    setup = prepared.setup
     if isinstance(engine, Inline) and engine.workers is None:
-        yield replace(prepared, scene=scene.remembering(prepared.planned.plan))
+        yield replace(prepared, setup=setup.remembering(prepared.planned.plan))
         return
-    assert isinstance(scene.engine, InlineEngine)
-    workers = engine.over(scene.engine)
+    assert isinstance(setup.engine, InlineEngine)
+    workers = engine.over(setup.engine)
     assert isinstance(workers, ShardedEngine)
     with workers:
-        yield replace(prepared, scene=replace(scene, engine=workers))
+        yield replace(prepared, setup=replace(setup, engine=workers))

@@ -8,10 +8,10 @@ Users who are made when they are asked are made, answer and are forgotten in chu
 which each thread takes the next.
 In the local model users randomise their reports themselves, here with words from `seed`.
 
-Answers too many to be held are blocks of rows that are computed whenever somebody looks at them (`RowsAgain`): a block
-has the same bits every time, and nothing but time tells it from rows in memory. Only second moments are that long: d (d
-+ 1) / 2 numbers of every user; the gradients beside them are as long as what other rounds ask for, and held. Blocks are
-of slots: items on disk are read in the order of slots, too, where everybody is asked in every round.
+Answers too large for memory are blocks of rows that are computed whenever a caller reads them (`RecomputedRows`): a
+block has the same bits every time, and only takes longer than rows in memory. Only second moments are that long: d (d
++ 1) / 2 numbers of every user; the gradients after them are as long as other answers, and stay in memory. Blocks are of
+slots: items on disk are read in the order of slots, too, where every user is asked in every round.
 
 Of users whose items are on disk those who are read together are asked one piece after the other: any pieces put
 together again are the same bits.
@@ -62,46 +62,46 @@ from quoron_privacy.release import Sums
 if TYPE_CHECKING:
     from quoron.data.population import ItemStore
 
-    Held = ItemBatch | ItemView | ItemStore  # items by number of user
+    StoredItems = ItemBatch | ItemView | ItemStore  # items by number of user
 Indices = NDArray[np.int64]
-Told = Answers | Sums
-HELD = 1 << 28  # bytes of answers that are held as a whole
+Response = Answers | Sums
+MAX_BYTES = 1 << 28  # of answers that stay in memory
 BLOCK = 1 << 24  # bytes that are computed at a time
 
 
 @dataclass(slots=True, eq=False)
-class RowsAgain:
-    """Rows (k, p) of the answers to a question; the block looked at last is kept. Threads may look at the same time."""
+class RecomputedRows:
+    """Rows (k, p) of the answers to a question; the block read last stays in memory. Threads may read together."""
 
-    ask: Callable[[Question], Told]
+    ask: Callable[[Question], Response]
     question: Question
     shape: tuple[int, int]
-    beside: Matrix  # (k, d), the last numbers of each row
-    _first: int = -1  # of the block that is kept
+    gradients: Matrix  # (k, d), the last numbers of each row, which stay in memory
+    _first: int = -1  # of the block in memory
     _block: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     _lock: Any = field(default_factory=threading.Lock)
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def reshape(self, *shape: int) -> "RowsAgain":
+    def reshape(self, *shape: int) -> "RecomputedRows":
         """Return the same: a row is a line of numbers as it is."""
         assert shape in (self.shape, (self.shape,))
         return self
 
     def __getitem__(self, rows: slice | tuple[slice, slice]) -> Matrix:
-        if isinstance(rows, tuple):  # of some columns those that are held
+        if isinstance(rows, tuple):  # of columns, the gradients alone
             rows, columns = rows
-            assert columns == slice(self.shape[1] - self.beside.shape[1], None)
-            return self.beside[rows]
+            assert columns == slice(self.shape[1] - self.gradients.shape[1], None)
+            return self.gradients[rows]
         first, last, step = rows.indices(len(self))
         assert step == 1
         if first >= last:
             return np.zeros((0, self.shape[1]))
         with self._lock:
             starts = range(first - first % self.rows, last, self.rows)
-            found = [self._of(at)[max(first - at, 0) : last - at] for at in starts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+            blocks = [self._of(at)[max(first - at, 0) : last - at] for at in starts]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     @property
     def rows(self) -> int:
@@ -111,46 +111,46 @@ class RowsAgain:
     def _of(self, at: int) -> Matrix:
         """Return the block that begins there."""
         if at != self._first:
-            self._block = np.zeros((0, 0))  # one at a time is held
+            self._block = np.zeros((0, 0))  # one at a time is in memory
             self._block, self._first = self.answers_at(at).values, at
         return self._block
 
     def answers_at(self, at: int) -> Answers:
         """Answers of the users of a block."""
         own = slice(at, at + self.rows)
-        found = self.ask(part_of(self.question, own))
-        assert isinstance(found, Answers)
-        return found
+        answers = self.ask(part_of(self.question, own))
+        assert isinstance(answers, Answers)
+        return answers
 
 
-def held_or_again(ask: Callable[[Question], Told], question: Question, population: Answering) -> Told:
-    """Return what is asked; second moments of too many users to be held as `RowsAgain`.
+def stored_or_recomputed(ask: Callable[[Question], Response], question: Question, population: Answering) -> Response:
+    """Return the response; second moments of too many users for memory are `RecomputedRows`.
 
     Factors have as many rows as the user of most items, where all items lie in one place: their zeros take no time.
     """
-    items: Held | None = getattr(population, "store", None) or getattr(population, "held", None)
+    items: StoredItems | None = getattr(population, "store", None) or getattr(population, "all_items", None)
     if isinstance(question.task, SecondMoment | MomentAndGradient) and items is not None and question.task.rows is None:
         most = min(max(1, items.longest), question.task.dimension)
         question = replace(question, task=replace(question.task, rows=most))
     if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
         return ask(question)
     users, numbers = len(question.cohort), prod(question.task.answer_shape(population.dimension))
-    if 8 * users * numbers <= HELD:
+    if 8 * users * numbers <= MAX_BYTES:
         return ask(question)
-    held = question.task.model_size
-    rows = RowsAgain(ask, question, (users, numbers), np.empty((users, held)))
+    size = question.task.model_size
+    rows = RecomputedRows(ask, question, (users, numbers), np.empty((users, size)))
     status: NDArray[np.uint8] = np.empty(users, np.uint8)
     for at in range(0, users, rows.rows):
         own, answers = slice(at, at + rows.rows), rows.answers_at(at)
-        rows.beside[own], status[own] = answers.values[:, -held:], answers.status
+        rows.gradients[own], status[own] = answers.values[:, -size:], answers.status
     return Answers(rows, status)  # type: ignore[arg-type]
 
 
-_SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
+_IN_PLACE = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 # Plain integers: of a member of an enumeration numpy asks a dozen questions before it compares with it.
 _HONEST, _SHIFTED, _MISSING, _ZERO = (
-    int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
+    int(kind) for kind in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
 )
 SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
 
@@ -190,35 +190,35 @@ class InlineEngine:
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
-        self._scales: dict[float, Vector] = {}  # of all held users, by the bound asked for last
+        self._scales: dict[float, Vector] = {}  # of all users in memory, by the bound asked for last
 
     def over(self, population: Answering) -> "InlineEngine":
         """Return the same engine for other users."""
         other = copy(self)
         other.population, other._scales = population, {}
-        other.__dict__.pop("_everybody", None)
+        other.__dict__.pop("_all_users", None)
         return other
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        return held_or_again(self._asked, question, self.population)
+        return stored_or_recomputed(self._respond, question, self.population)
 
-    def _asked(self, question: Question) -> Told:
+    def _respond(self, question: Question) -> Response:
         return self.rows(question) if question.reduction is None else self._in_pieces(question, self._summed)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
-        found = self._in_pieces(replace(question, reduction=None), self._rows)
-        assert isinstance(found, Answers)
-        return found
+        answers = self._in_pieces(replace(question, reduction=None), self._rows)
+        assert isinstance(answers, Answers)
+        return answers
 
-    def _in_pieces(self, question: Question, ask: Callable[[Question], Told]) -> Told:
+    def _in_pieces(self, question: Question, ask: Callable[[Question], Response]) -> Response:
         """What is asked of users whose items are on disk: of those who are read together, one piece after the other."""
         pieces = getattr(self.population, "pieces", None)
         if pieces is None or not len(question.cohort):
             return ask(question)
         parts = ((own, ask(part_of(question, own))) for own in pieces(question.cohort))
-        return together(question, parts, self.population.dimension)
+        return merged(question, parts, self.population.dimension)
 
     def _summed(self, question: Question) -> Sums:
         totals: list[Sums] = []
@@ -242,7 +242,7 @@ class InlineEngine:
         return reduce(add, totals)
 
     def _rows(self, question: Question) -> Answers:
-        if not self._makes and len(question.cohort) <= self._chunk(question.task, rows=True):
+        if not self._generates and len(question.cohort) <= self._chunk(question.task, rows=True):
             return self._part(question, slice(None))
         values, status = _silence(len(question.cohort), self.population.dimension, question.task)
 
@@ -256,12 +256,12 @@ class InlineEngine:
     def _each_chunk(self, question: Question, work: Callable[[slice], None], *, rows: bool) -> None:
         """Do `work` for the slots of each chunk, in no order: on all threads, if the users are made there.
 
-        A chunk is as many users as there is memory for, their `rows` too if they are to be held; of an empty cohort
-        there is one empty chunk.
+        A chunk is as many users as there is memory for, their `rows` too if these stay there; an empty cohort has
+        one chunk, which is empty.
         """
         task, users = question.task, max(1, len(question.cohort))
         room = self._chunk(task, rows=rows)
-        alone = not self._makes or isinstance(task, LocalReport)  # a client's own words come one by one
+        alone = not self._generates or isinstance(task, LocalReport)  # a client's own words come one by one
         if rows and alone and users > room:
             room = -(-room // 2)  # these rows are there once more until they are kept, and while they are made
         threads = 1 if alone else min(numba.get_num_threads(), -(-users // room))
@@ -271,17 +271,17 @@ class InlineEngine:
 
     def _chunk(self, task: Task, *, rows: bool) -> int:
         """How many users fit into `chunk_bytes`, with items that are copied, or made, unless they are read in place."""
-        copied = _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
+        copied = _draws(task) or not isinstance(getattr(self.population, "all_items", None), ItemBatch | ItemView)
         return self._room(task, copied=copied, rows=rows)
 
     @cached_property
-    def _everybody(self) -> Users:
+    def _all_users(self) -> Users:
         return np.arange(self.population.users)
 
     @property
-    def _makes(self) -> bool:
+    def _generates(self) -> bool:
         """Whether the population makes items, within their bounds, when they are asked for."""
-        return getattr(self.population, "makes", False)
+        return getattr(self.population, "generates_items", False)
 
     def _part(self, question: Question, slots: slice) -> Answers:
         """Answers of some slots."""
@@ -303,12 +303,12 @@ class InlineEngine:
         if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
             sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
         for places in self._computing(users, faults, task):
-            some, asked = faults[places], users[places]
-            if not self._makes:  # sums have no order, and memory is read best in its own
-                people = self.population.users
-                asked = self._everybody if len(asked) == people else ascending(asked, people)
-            batch, keys = self._items(asked, some, task), _keys(task, question.round, asked)
-            scale = self._scale(asked, some, task)
+            some, chosen = faults[places], users[places]
+            if not self._generates:  # sums have no order, and memory is read best in its own
+                total = self.population.users
+                chosen = self._all_users if len(chosen) == total else ascending(chosen, total)
+            batch, keys = self._items(chosen, some, task), _keys(task, question.round, chosen)
+            scale = self._scale(chosen, some, task)
             largest = self._largest(task)
             sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
         nobody = np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_)
@@ -319,7 +319,7 @@ class InlineEngine:
 
         Of these, no more at a time than fit into memory.
         """
-        in_place = getattr(self.population, "held", None) is not None
+        in_place = getattr(self.population, "all_items", None) is not None
         computing = faults <= (_HONEST if in_place else _SHIFTED)
         if computing.all():
             return [slice(None)] if len(users) else []
@@ -330,37 +330,37 @@ class InlineEngine:
         return [places for places in found if len(places)]
 
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
-        """Within their bounds: where they lie, if the population holds them so; else a copy."""
-        held: Held | None = getattr(self.population, "held", None)
-        if isinstance(held, ItemBatch) and users is self._everybody and faults[0] == _HONEST:
-            return held
-        if held is not None and faults[0] == _HONEST:
-            return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
+        """Within their bounds: where they lie, if the population has them in memory; else a copy."""
+        stored: StoredItems | None = getattr(self.population, "all_items", None)
+        if isinstance(stored, ItemBatch) and users is self._all_users and faults[0] == _HONEST:
+            return stored
+        if stored is not None and faults[0] == _HONEST:
+            return stored.of(users) if _draws(task) else stored.seen(users)  # draws are for every row of a block
         items = self.population.items(users)
-        return items if self._makes else bounded(items, self.population.loss)
+        return items if self._generates else bounded(items, self.population.loss)
 
     def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
         """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
-        held: Held | None = getattr(self.population, "held", None)
+        stored: StoredItems | None = getattr(self.population, "all_items", None)
         bound = getattr(task, "user_smoothness", None)
-        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != _HONEST:
+        if not isinstance(stored, ItemBatch | ItemView) or bound is None or faults[0] != _HONEST:
             return None
         if bound not in self._scales:
-            self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
+            self._scales = {bound: smoothness_scale(self.population.loss, stored, bound)}
         return self._scales[bound][users]
 
     def _room(self, task: Task, *, copied: bool, rows: bool) -> int:
         """How many users fit into `chunk_bytes`: their items where they are copied, their answers where rows are."""
         dimension = self.population.dimension
-        items = self.population.items_per_user * (4 * dimension + 8) if copied else _SEEN
+        items = self.population.items_per_user * (4 * dimension + 8) if copied else _IN_PLACE
         answers = 8 * prod(task.answer_shape(dimension)) if rows else 0
-        room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
+        room = min(self._chunk_bytes, CACHED) if self._generates else self._chunk_bytes
         return max(1, room // max(items, answers))
 
     def _largest(self, task: Task) -> float:
-        people, smoothing = self.population, getattr(task, "smoothing", None)
-        lipschitz = people.loss.lipschitz(people.domain, people.dimension, smoothing)
-        bounds = Bounds(lipschitz, people.domain.norm_bound(people.dimension), people.loss.feature_norm)
+        population, smoothing = self.population, getattr(task, "smoothing", None)
+        lipschitz = population.loss.lipschitz(population.domain, population.dimension, smoothing)
+        bounds = Bounds(lipschitz, population.domain.norm_bound(population.dimension), population.loss.feature_norm)
         return FAR * task.honest(bounds)
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
@@ -415,7 +415,7 @@ def part_of(question: Question, own: Indices | slice) -> Question:
     return replace(question, cohort=question.cohort[own], task=question.task.part(own))
 
 
-def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
+def merged(question: Question, parts: Iterator[tuple[Indices, Response]], dimension: int) -> Response:
     """Return the answers of parts, each with its slots, in the slots' order; or their sums."""
     if question.reduction is not None:
         return reduce(add, (summed(answers, question.reduction) for _, answers in parts))

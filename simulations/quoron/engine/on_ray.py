@@ -24,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from quoron.engine.inline import Told
-from quoron.engine.processes import Died, Service, reply, told
+from quoron.engine.inline import Response
+from quoron.engine.processes import Died, Service, reply, result_of
 from quoron_client.durable import PRIVATE
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
@@ -90,14 +90,14 @@ def private_folder() -> Iterator[tuple[Path, dict[str, str]]]:
 
 def require_guarded(address: str | None) -> None:
     """Raise ConfigError if the cluster that this process is part of answers strangers."""
-    found = _address()
-    answers = answers_strangers(found)
+    head = _address()
+    answers = answers_strangers(head)
     if answers is False or (answers is None and os.environ.get("RAY_USE_TLS") == "1"):  # which is mutual
         return
     what = "answers anyone who reaches it" if answers else "could not be asked whether it answers strangers"
     where = "that this process is part of" if address is None else f"at address={address!r}"
     raise ConfigError(
-        f"Expected a Ray cluster that asks for a token, got one {where} ({found}) that {what}: with users' items in "
+        f"Expected a Ray cluster that asks for a token, got one {where} ({head}) that {what}: with users' items in "
         f"its memory, everybody who does reads them. {TOKENS}"
     )
 
@@ -121,14 +121,14 @@ def _address() -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-class Held:
-    """What runs in an actor."""
+class ActorService:
+    """The service that runs in an actor."""
 
     def __init__(self, service: bytes) -> None:
         self._service: Service = pickle.loads(service)  # from the process that started this one, and no other
 
     def ask(self, question: Question) -> tuple[str, Any]:
-        """The answer, or its error, for `told`."""
+        """The answer, or its error, for `result_of`."""
         return reply(self._service, question)
 
 
@@ -139,15 +139,15 @@ class Actor:
         import ray
 
         # No processor is asked for: where a node has died, the others take its workers.
-        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Held)
+        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(ActorService)
         self._actor: Any = kind.remote(service)
 
-    def ask(self, question: Question, /) -> Told:
+    def ask(self, question: Question, /) -> Response:
         """Its answer. Raises Died."""
         import ray
 
         try:
-            found = ray.get(self._actor.ask.remote(question))
+            result = ray.get(self._actor.ask.remote(question))
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError):
             raise Died("A worker has ended.") from None
         except ray.exceptions.RayError as error:
@@ -155,7 +155,7 @@ class Actor:
                 f"Expected an answer from the Ray cluster, got {type(error).__name__}. Nothing is lost: the run can be "
                 "resumed, with Ray or without."
             ) from None
-        return told(found)  # type: ignore[no-any-return]
+        return result_of(result)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End it."""

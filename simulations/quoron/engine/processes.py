@@ -110,7 +110,7 @@ class Program:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Leave it running: nobody waits for it."""
         self._process.returncode = 0
 
@@ -169,7 +169,7 @@ class Worker(AbstractContextManager["Worker"]):
             reply = self._socket.recv()  # from a program of ours, and nobody else
         except (EOFError, OSError):
             raise self._died() from None
-        return told(reply)
+        return result_of(reply)
 
     def send(self, message: Any) -> None:
         """Send a message, to be answered in its turn. Raises Died."""
@@ -196,22 +196,22 @@ class Worker(AbstractContextManager["Worker"]):
 
 
 def reply(service: Service, message: Any) -> tuple[str, Any]:
-    """Return what the service of a worker returns, or which error of ours it raises, for `told`."""
+    """Return what the service of a worker returns, or which error of ours it raises, for `result_of`."""
     try:
         return "returned", service(message)
     except QuoronError as error:
         return "failed", (type(error).__name__, str(error))
 
 
-def told(reply: tuple[str, Any]) -> Any:
+def result_of(reply: tuple[str, Any]) -> Any:
     """Return what the service returned, or raise its error."""
-    kind, found = reply
+    kind, result = reply
     if kind == "failed":
-        raise own_error(*found)
-    return found
+        raise rebuilt_error(*result)
+    return result
 
 
-def own_error(kind: str, message: str) -> QuoronError:
+def rebuilt_error(kind: str, message: str) -> QuoronError:
     """Return the error of another process as what it was."""
     named = getattr(errors, kind, RunError)
     plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible

@@ -38,16 +38,16 @@ def main() -> int:
     for end in (woken, wakes):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes)
-    for each in (*ENDS, signal.SIGCHLD):
-        signal.signal(each, lambda *_: None)
+    for handled in (*ENDS, signal.SIGCHLD):
+        signal.signal(handled, lambda *_: None)
     if PROC.exists():
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED)
     code = _until(child, woken)
     gives_up = time.monotonic() + PATIENCE
-    while (left := _left(child)) and time.monotonic() < gives_up:
-        for number in left:
+    while (descendants := _descendants(child)) and time.monotonic() < gives_up:
+        for number in descendants:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
         _reap()
@@ -63,11 +63,11 @@ def _until(child: int, woken: int) -> int:
         ready, *_ = select.select([0, woken], [], [])
         if 0 in ready and not os.read(0, 4096):
             return 0
-        told = os.read(woken, 4096) if woken in ready else b""
+        signals = os.read(woken, 4096) if woken in ready else b""
         ended = _reap()
         if child in ended:
             return ended[child]
-        for number in set(told) & set(ENDS):
+        for number in set(signals) & set(ENDS):
             os.kill(child, number)
 
 
@@ -83,20 +83,20 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _left(child: int) -> list[int]:
+def _descendants(child: int) -> list[int]:
     """Return numbers of our descendants."""
     if not PROC.exists():
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
         return []
     parents = dict[int, int]()
-    for each in PROC.iterdir():
-        if not each.name.isdigit():
+    for process in PROC.iterdir():
+        if not process.name.isdigit():
             continue
         with suppress(OSError):
-            state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            state, parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state not in (b"Z", b"X"):
-                parents[int(each.name)] = int(parent)
+                parents[int(process.name)] = int(parent)
     below = {os.getpid()}
     while more := {number for number, parent in parents.items() if parent in below} - below:
         below |= more

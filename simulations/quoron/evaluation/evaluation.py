@@ -70,16 +70,16 @@ class Evaluation(Release):
 
     def figure(self, name: str) -> Figure:
         """Return the one of this name. DataError if there is none."""
-        for each in self.figures:
-            if each.name == name:
-                return each
-        known = ", ".join(each.name for each in self.figures)
-        why = MANY if name == "AUC" and {each.name for each in self.figures} & {"accuracy", "rmse"} else ""
+        for figure in self.figures:
+            if figure.name == name:
+                return figure
+        known = ", ".join(figure.name for figure in self.figures)
+        why = MANY if name == "AUC" and {figure.name for figure in self.figures} & {"accuracy", "rmse"} else ""
         raise DataError(f"Expected a figure among {known}, got {name!r}.{why}")
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
-        return [(f"{each.name} per user, with 95 %", each.text()) for each in self.figures]
+        return [(f"{figure.name} per user, with 95 %", figure.text()) for figure in self.figures]
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a figure."""

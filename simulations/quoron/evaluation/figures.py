@@ -12,7 +12,7 @@ scores lie, the second how many rows of each class few wide cells hold. In betwe
 taken as a line in the score and slow waves, each as large as odds usually are off a line. Few cells have little noise,
 and what they do not show is part of the error: the waves' size, as far as cells leave it open.
 
-Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
+Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.histograms.held_out.
 """
 
 import math
@@ -32,9 +32,9 @@ from quoron.evaluation.scores import MOST_LOSS, Scorer, means, usable
 from quoron.results import in_units
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldMeans, HeldOut
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.histograms import held_out
+from quoron_privacy.histograms.held_out import LABELS, PLACES, STEPS, HeldMeans, HeldOut
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
 
@@ -49,7 +49,7 @@ ENDS = 0.01  # share of rows whose chances are held at an end, on either side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Where:
+class Cells:
     """What the first release says; nothing else chooses the second's cells."""
 
     edges: Vector  # (B + 1,) of cells of places of scores, the outer where chances are held; (0,) of other labels
@@ -60,12 +60,12 @@ class Where:
 
 def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource) -> Released:
     """Make both releases of these users. Unpublished ones may be drawn again, published ones may not."""
-    first = (held.sums(0, held.first_vectors(*places(scorer, each))) for each in batches())
-    said = held.release(0, reduce(add, first), noise.stream("held out", "places"))
-    found = where(held, scorer, said)
-    second = (held.sums(1, held.second_vectors(parts(scorer, found, each))) for each in batches())
-    told = held.release(1, reduce(add, second), noise.stream("held out", "figures"))
-    return {"places": said.tolist(), "figures": told.tolist()}
+    first = (held.sums(0, held.first_vectors(*places(scorer, batch))) for batch in batches())
+    first_values = held.release(0, reduce(add, first), noise.stream("held out", "places"))
+    cells = cells_of(held, scorer, first_values)
+    second = (held.sums(1, held.second_vectors(parts(scorer, cells, batch))) for batch in batches())
+    second_values = held.release(1, reduce(add, second), noise.stream("held out", "figures"))
+    return {"places": first_values.tolist(), "figures": second_values.tolist()}
 
 
 def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
@@ -75,18 +75,18 @@ def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
         return (_shares(_cell(scorer.positions(scores) * PLACES, PLACES), PLACES, items, rows),)
     if scorer.classes:
         return (_shares(_step(scorer.losses(scores, scorer.labels(items)) / MOST_LOSS), STEPS, items, rows),)
-    told = _cell((items.labels / scorer.unit + 0.5) * LABELS, LABELS)
-    return _shares(_step(scorer.errors(scores, items)), STEPS, items, rows), _shares(told, LABELS, items, rows)
+    label_places = _cell((items.labels / scorer.unit + 0.5) * LABELS, LABELS)
+    return _shares(_step(scorer.errors(scores, items)), STEPS, items, rows), _shares(label_places, LABELS, items, rows)
 
 
-def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
+def cells_of(held: HeldOut, scorer: Scorer, released: Vector) -> Cells:
     """Return what the first release says: a function of released and public numbers."""
     if scorer.classes == 2:
         at = float(np.nextafter(scorer.positions(np.array([scorer.decides]))[0], 1.0))
-        return Where(_edges(scorer, held.cells, places_said(said, held.scales[0])[0]), decides=at)
+        return Cells(_edges(scorer, held.cells, released_places(released, held.scales[0])[0]), decides=at)
     root = 1.0 if scorer.classes else held_out.ERRORS**0.5
     sums = np.tril(np.ones((STEPS, STEPS))) @ np.linalg.inv(held_out.waves(STEPS, held_out.STEEP))
-    tails = sums @ said[:STEPS] / root
+    tails = sums @ released[:STEPS] / root
     sure = TAILS * held.scales[0] / root * np.linalg.norm(sums, axis=1)
     few = np.flatnonzero(
         tails <= np.maximum(TAIL, sure)
@@ -95,47 +95,47 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     far = 2.0 ** (-0.5 * float(min(few[-1] + 1, STEPS - 1) if len(few) else 0))
     bound = min(1.0, max(far, MEDIANS * 2.0 ** (-0.5 * float(middle))))
     if scorer.classes:
-        return Where(np.empty(0), bound=bound)
+        return Cells(np.empty(0), bound=bound)
     root = (1 - held_out.ERRORS) ** 0.5
-    likely = np.maximum(np.linalg.solve(held_out.waves(LABELS, held_out.SMOOTH), said[STEPS:] / root), 0.0)
+    likely = np.maximum(np.linalg.solve(held_out.waves(LABELS, held_out.SMOOTH), released[STEPS:] / root), 0.0)
     mean = float(likely @ ((np.arange(LABELS) + 0.5) / LABELS - 0.5) / max(float(likely.sum()), 1e-9))
-    return Where(np.empty(0), bound=bound, middle=float(np.clip(mean, -0.5, 0.5)) * scorer.unit)
+    return Cells(np.empty(0), bound=bound, middle=float(np.clip(mean, -0.5, 0.5)) * scorer.unit)
 
 
-def parts(scorer: Scorer, found: Where, items: ItemBatch) -> Vector:
+def parts(scorer: Scorer, cells: Cells, items: ItemBatch) -> Vector:
     """Return what users' vectors of the second release are made of: `HeldOut.second_vectors`."""
     rows, scores = usable(items), scorer.scores(items)
     if scorer.classes == 2:
         labels = scorer.labels(items)
         right = scorer.right(scores, labels)
-        cells = len(found.edges) - 1
-        cell = np.searchsorted(found.edges[1:-1], scorer.positions(scores))
-        return _shares((labels * cells + cell) * 2 + right, 4 * cells, items, rows)
+        count = len(cells.edges) - 1
+        cell = np.searchsorted(cells.edges[1:-1], scorer.positions(scores))
+        return _shares((labels * count + cell) * 2 + right, 4 * count, items, rows)
     if scorer.classes:
         labels = scorer.labels(items)
-        lost = np.minimum(scorer.losses(scores, labels) / (MOST_LOSS * found.bound), 1.0)
+        losses = np.minimum(scorer.losses(scores, labels) / (MOST_LOSS * cells.bound), 1.0)
         one_hot = labels[:, None] == np.arange(scorer.classes)
-        return means(np.column_stack([one_hot, scorer.right(scores, labels), lost]), items, rows)
-    told = np.minimum(scorer.errors(scores, items) / found.bound, 1.0) ** 2
-    apart = np.minimum(np.abs(items.labels - found.middle) / scorer.unit / found.bound, 1.0) ** 2
-    return means(np.column_stack([np.ones(len(told)), told, apart]), items, rows)
+        return means(np.column_stack([one_hot, scorer.right(scores, labels), losses]), items, rows)
+    errors = np.minimum(scorer.errors(scores, items) / cells.bound, 1.0) ** 2
+    spread = np.minimum(np.abs(items.labels - cells.middle) / scorer.unit / cells.bound, 1.0) ** 2
+    return means(np.column_stack([np.ones(len(errors)), errors, spread]), items, rows)
 
 
-def places_said(said: Vector, scale: float) -> tuple[Vector, Vector]:
+def released_places(released: Vector, scale: float) -> tuple[Vector, Vector]:
     """Share of rows below each end of a place, (PLACES + 1,), made to ascend, by waves that stand out of the noise.
 
-    And what one deviation of the noise of each wave, seen or not, changes in it, (PLACES + 1, PLACES - 1).
+    And what one deviation of the noise of each wave, strong or not, changes in it, (PLACES + 1, PLACES - 1).
     """
     waves = held_out.waves(PLACES, held_out.STEEP)
     weight = waves[:, 0] / np.cos(np.pi * np.arange(PLACES) * 0.5 / PLACES)
-    total = max(float(said[0] / weight[0]), 1e-3)
-    seen = np.where(np.abs(said[1:]) > SURE * scale, said[1:], 0.0)
-    told = 2 * np.cos(np.pi * np.outer(np.arange(PLACES) + 0.5, np.arange(1, PLACES)) / PLACES)
-    told = np.vstack([np.zeros(PLACES - 1), np.cumsum(told / (PLACES * weight[1:] * total), axis=0)])
-    risen = np.arange(PLACES + 1) / PLACES + told @ seen
+    total = max(float(released[0] / weight[0]), 1e-3)
+    strong = np.where(np.abs(released[1:]) > SURE * scale, released[1:], 0.0)
+    slopes = 2 * np.cos(np.pi * np.outer(np.arange(PLACES) + 0.5, np.arange(1, PLACES)) / PLACES)
+    slopes = np.vstack([np.zeros(PLACES - 1), np.cumsum(slopes / (PLACES * weight[1:] * total), axis=0)])
+    risen = np.arange(PLACES + 1) / PLACES + slopes @ strong
     up, down = np.maximum.accumulate(risen), np.minimum.accumulate(risen[::-1])[::-1]
     level = np.clip((up + down) / 2, 0.0, 1.0) + 1e-9 * np.arange(PLACES + 1)
-    return level, scale * told
+    return level, scale * slopes
 
 
 def _edges(scorer: Scorer, cells: int, level: Vector) -> Vector:
@@ -143,8 +143,8 @@ def _edges(scorer: Scorer, cells: int, level: Vector) -> Vector:
     ends, rows = np.arange(PLACES + 1) / PLACES, np.diff(level)
     middle, width = scorer.spread
     chance = expit(middle + width * ndtri((ends[1:] + ends[:-1]) / 2)) if scorer.probable else np.full(PLACES, 0.5)
-    both = [rows * each + 1e-12 for each in (chance, 1 - chance)]
-    risen = np.concatenate([[0.0], np.cumsum(sum(each / each.sum() for each in both))]) / 2
+    both = [rows * share + 1e-12 for share in (chance, 1 - chance)]
+    risen = np.concatenate([[0.0], np.cumsum(sum(weights / weights.sum() for weights in both))]) / 2
     inner = np.interp(np.arange(1, cells) / cells, risen, ends)
     low, high = np.interp([ENDS, 1 - ENDS], level, ends)
     return np.concatenate([[min(low, inner[0])], inner, [max(high, inner[-1])]])
@@ -182,7 +182,7 @@ SEARCHED = 50  # of the search, which takes ten
 class Shares:
     """Shares of users' rows by class and place of the score, (2, S), and what they may be off by."""
 
-    held: Vector
+    values: Vector
     factor: Vector  # (2, S, P): its product with itself is the covariance of noise, and of what cells leave open
     besides: float  # users whose rows are right, beyond what the curve says
     doubt: Vector  # (P,) the same factor of these
@@ -190,12 +190,12 @@ class Shares:
     places: Vector  # (S + 1,) ends of places, in (0, 1)
     scores: Vector  # (S,) of their middles
     cell: NDArray[np.int64]  # (S,) of the second release
-    says: NDArray[np.bool_]  # (S,) whether the model says the second class there
+    predicted: NDArray[np.bool_]  # (S,) whether the model says the second class there
 
     @property
-    def here(self) -> float:
+    def present(self) -> float:
         """Share of users with rows."""
-        return max(float(self.held.sum()), FEW)
+        return max(float(self.values.sum()), FEW)
 
     def noise(self, gradient: Vector, besides: float = 0.0) -> float:
         """Standard deviation of what noise, and the curve between the cells, add to a figure with this gradient."""
@@ -203,24 +203,24 @@ class Shares:
 
     def error(self, gradient: Vector) -> float:
         """Standard error of a figure with this gradient by shares (2, S): noise and the draw of the users."""
-        mean = float((self.held * gradient).sum())
-        drawn = max(float((self.held * gradient**2).sum()) - mean**2, 0.0) / self.users
+        mean = float((self.values * gradient).sum())
+        drawn = max(float((self.values * gradient**2).sum()) - mean**2, 0.0) / self.users
         return math.hypot(self.noise(gradient), math.sqrt(drawn))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Curve:
-    """Shares of rows, of what is looked for: `at` (B + 1 + Q,), rows of each cell, rows that are right besides, and
+    """Shares of rows, of what is estimated: `at` (B + 1 + Q,), rows of each cell, rows that are right besides, and
 
     coefficients of the log odds. What was released of them is linear in these shares.
     """
 
     within: Vector  # (S,) of a cell's rows
-    doubts: Vector  # (S, E) what one deviation of each wave of the first release changes in them
+    uncertain: Vector  # (S, E) what one deviation of each wave of the first release changes in them
     cell: NDArray[np.int64]
     shape: Vector  # (S, Q): log odds are its product with the coefficients
-    asked: Vector  # (D, 2 S) what a row adds to the second release
-    got: Vector  # (D,)
+    design: Vector  # (D, 2 S) what a row adds to the second release
+    observed: Vector  # (D,)
     noise: float  # in each of them
     cells: int
 
@@ -236,35 +236,35 @@ class _Curve:
         odds = (at[self.cell] * self.within * chance * (1 - chance))[:, None] * self.shape
         return np.stack([np.hstack([own * (1 - chance)[:, None], -odds]), np.hstack([own * chance[:, None], odds])])
 
-    def doubted(self, at: Vector) -> Vector:
-        """And by the doubts, (2, S, E)."""
+    def spread(self, at: Vector) -> Vector:
+        """And by the uncertain waves, (2, S, E)."""
         chance = expit(self.shape @ at[self.cells + 1 :])
-        return np.stack([1 - chance, chance])[:, :, None] * (at[self.cell][:, None] * self.doubts)[None]
+        return np.stack([1 - chance, chance])[:, :, None] * (at[self.cell][:, None] * self.uncertain)[None]
 
-    def left(self, at: Vector) -> Vector:
+    def residual(self, at: Vector) -> Vector:
         """Return what the second release says beyond that, in deviations of its noise."""
-        beyond = self.got - self.asked @ self.shares(at).ravel()
-        beyond[0] -= math.sqrt(held_out.CORRECT) * at[self.cells]
-        return np.asarray(beyond / self.noise)
+        residual = self.observed - self.design @ self.shares(at).ravel()
+        residual[0] -= math.sqrt(held_out.CORRECT) * at[self.cells]
+        return np.asarray(residual / self.noise)
 
-    def lines(self, slopes: Vector) -> Vector:
+    def jacobian(self, slopes: Vector) -> Vector:
         """Derivatives of what it would say, (D, P)."""
-        made = self.asked @ slopes.reshape(-1, slopes.shape[2]) / self.noise
+        jacobian = self.design @ slopes.reshape(-1, slopes.shape[2]) / self.noise
         if slopes.shape[2] > self.cells:
-            made[0, self.cells] += math.sqrt(held_out.CORRECT) / self.noise
-        return np.asarray(made)
+            jacobian[0, self.cells] += math.sqrt(held_out.CORRECT) / self.noise
+        return np.asarray(jacobian)
 
 
-def fitted(held: HeldOut, scorer: Scorer, found: Where, said: Vector, told: Vector) -> Shares:
+def fitted(held: HeldOut, scorer: Scorer, cells: Cells, first: Vector, second: Vector) -> Shares:
     """Return the likeliest shares, by both releases, of `held.classes` = 2."""
-    ends, inner = np.arange(PLACES + 1) / PLACES, found.edges[1:-1]
-    grid = np.unique(np.concatenate([ends, inner, [found.decides]]))
-    level, waves = places_said(said, held.scales[0])
+    ends, inner = np.arange(PLACES + 1) / PLACES, cells.edges[1:-1]
+    grid = np.unique(np.concatenate([ends, inner, [cells.decides]]))
+    level, waves = released_places(first, held.scales[0])
     rows = np.maximum(np.diff(np.interp(grid, ends, level)), 0.0)
-    doubts = np.diff([np.interp(grid, ends, each) for each in waves.T], axis=1).T
+    deviations = np.diff([np.interp(grid, ends, wave) for wave in waves.T], axis=1).T
     middle = (grid[1:] + grid[:-1]) / 2
-    scores = score_at(scorer, np.clip(middle, found.edges[0], found.edges[-1]))
-    return _fit(held, grid, np.searchsorted(inner, middle), middle > found.decides, scores, rows, doubts, told)
+    scores = score_at(scorer, np.clip(middle, cells.edges[0], cells.edges[-1]))
+    return _fit(held, grid, np.searchsorted(inner, middle), middle > cells.decides, scores, rows, deviations, second)
 
 
 def usual(held: HeldOut) -> Shares:
@@ -279,39 +279,39 @@ def _fit(
     held: HeldOut,
     grid: Vector,
     cell: NDArray[np.int64],
-    says: NDArray[np.bool_],
+    predicted: NDArray[np.bool_],
     scores: Vector,
     rows: Vector,
-    doubts: Vector | None,
-    got: Vector | None,
+    waves: Vector | None,
+    observed: Vector | None,
 ) -> Shares:
     """Of shares of rows (S,) by place, and of the second release; None: the usual."""
     rows = rows + 1e-9 / len(rows)
     total = np.bincount(cell, weights=rows, minlength=held.cells)[cell]
-    within, moved = rows / total, np.zeros((len(rows), 0))
-    if doubts is not None:
-        sums = np.zeros((held.cells, doubts.shape[1]))
-        np.add.at(sums, cell, doubts)
-        moved = (doubts - within[:, None] * sums[cell]) / np.maximum(total, 1e-3)[:, None]
-    right, told_of = np.stack([~says, says]), held_out.two_classes(held.cells)
-    asked = np.hstack([told_of[:, (c * held.cells + cell) * 2 + right[c]] for c in (0, 1)])
+    within, uncertain = rows / total, np.zeros((len(rows), 0))
+    if waves is not None:
+        sums = np.zeros((held.cells, waves.shape[1]))
+        np.add.at(sums, cell, waves)
+        uncertain = (waves - within[:, None] * sums[cell]) / np.maximum(total, 1e-3)[:, None]
+    right, classes = np.stack([~predicted, predicted]), held_out.two_classes(held.cells)
+    design = np.hstack([classes[:, (c * held.cells + cell) * 2 + right[c]] for c in (0, 1)])
     noise = held.scales[1]
-    given = (within, moved, cell, _shapes(scores, rows / rows.sum(), WAVES + 2 * held.cells), asked)
-    if got is None:
+    given = (within, uncertain, cell, _shapes(scores, rows / rows.sum(), WAVES + 2 * held.cells), design)
+    if observed is None:
         steep = np.concatenate(
             [np.full(held.cells, 1 / held.cells), [0.0, 0.0, USUAL], np.zeros(WAVES + 2 * held.cells)]
         )
-        got = asked @ _Curve(*given, np.zeros(len(asked)), noise, held.cells).shares(steep).ravel()
-    curve = _Curve(*given, got, noise, held.cells)
+        observed = design @ _Curve(*given, np.zeros(len(design)), noise, held.cells).shares(steep).ravel()
+    curve = _Curve(*given, observed, noise, held.cells)
     at, spread = _likeliest(curve)
-    slopes = np.concatenate([curve.slopes(at), curve.doubted(at)], axis=2)
+    slopes = np.concatenate([curve.slopes(at), curve.spread(at)], axis=2)
     root = _curve_root(
-        np.hstack([curve.lines(curve.slopes(at)), asked @ curve.doubted(at).reshape(asked.shape[1], -1) / noise]),
+        np.hstack([curve.jacobian(curve.slopes(at)), design @ curve.spread(at).reshape(design.shape[1], -1) / noise]),
         spread,
     )
     factor = np.asarray(np.tensordot(slopes, root, 1))
     return Shares(
-        curve.shares(at), factor, float(at[held.cells]), root[held.cells], held.users, grid, scores, cell, says
+        curve.shares(at), factor, float(at[held.cells]), root[held.cells], held.users, grid, scores, cell, predicted
     )
 
 
@@ -336,7 +336,7 @@ def _likeliest(curve: _Curve) -> tuple[Vector, Vector]:
     With waves as large as usual, and again with waves as large as they are beside so steep a line.
     """
     cells, many = curve.cells, curve.shape.shape[1] - 2
-    seen = curve.got[-2 * cells :].reshape(2, cells) / curve.asked[-1].max()  # what a row in a cell adds
+    seen = curve.observed[-2 * cells :].reshape(2, cells) / curve.design[-1].max()  # what a row in a cell adds
     rate = float(np.clip(seen[1].sum() / max(float(seen.sum()), FEW), 0.02, 0.98))
     usually = np.concatenate([np.maximum(seen.sum(axis=0), FEW / cells), [0.0, logit(rate), 0.0], np.zeros(many)])
     waves, at, sure = OFF * 2 / np.arange(2, many + 2), usually, np.zeros(len(usually))
@@ -351,11 +351,11 @@ def _search(curve: _Curve, at: Vector, usually: Vector, sure: Vector) -> Vector:
     """Gauss and Newton's method, whose steps are halved until they help."""
 
     def misfit(at: Vector) -> Vector:
-        return np.concatenate([curve.left(at), sure * (usually - at)])
+        return np.concatenate([curve.residual(at), sure * (usually - at)])
 
     left, cells = misfit(at), curve.cells
     for _ in range(SEARCHED):
-        step = np.linalg.lstsq(np.vstack([curve.lines(curve.slopes(at)), np.diag(sure)]), left, rcond=None)[0]
+        step = np.linalg.lstsq(np.vstack([curve.jacobian(curve.slopes(at)), np.diag(sure)]), left, rcond=None)[0]
         for _ in range(12):
             tried = at + step
             tried[:cells] = np.maximum(tried[:cells], 1e-4)
@@ -372,7 +372,7 @@ def _search(curve: _Curve, at: Vector, usually: Vector, sure: Vector) -> Vector:
 
 
 def _curve_root(lines: Vector, sure: Vector) -> Vector:
-    """Return a root of the covariance of all that is looked for, and of the doubts, each of which is one deviation."""
+    """Return a root of the covariance of the estimates, and of the uncertain waves, one deviation each."""
     known = np.append(sure, np.ones(lines.shape[1] - len(sure)))
     upper = np.linalg.qr(np.vstack([lines, np.diag(known)]), mode="r")  # not of squares, which large crowds exhaust
     return np.asarray(solve_triangular(upper, np.eye(len(upper))))
@@ -390,43 +390,43 @@ NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, 
 
 def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuarantee) -> Evaluation:
     """Figures of what `release` released. Figures are never outside what they can be."""
-    said = np.array(released["places"], np.float64)
-    found = where(held, scorer, said)
-    told = np.array(released["figures"], np.float64)
+    first = np.array(released["places"], np.float64)
+    cells = cells_of(held, scorer, first)
+    second = np.array(released["figures"], np.float64)
     if scorer.classes == 2:
-        shares = fitted(held, scorer, found, said, told)
-        figures, bins = _of_two(scorer, found, shares)
-        here, noise = float(shares.held.sum()), shares.noise(np.ones_like(shares.held))
+        shares = fitted(held, scorer, cells, first, second)
+        figures, bins = _of_two(scorer, cells, shares)
+        present, noise = float(shares.values.sum()), shares.noise(np.ones_like(shares.values))
     else:
-        figures, bins = [*_of_others(held, scorer, found, told)], ()
-        parts = _parts(held, told)
-        here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
+        figures, bins = [*_of_others(held, scorer, cells, second)], ()
+        parts = _parts(held, second)
+        present, noise = parts.present, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
     remarks = [*_remarks(figures)]
-    if not scorer.finite or here <= max(FEW, WIDE * noise):
-        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
+    if not scorer.finite or present <= max(FEW, WIDE * noise):
+        figures, bins, remarks = [_useless(figure) for figure in figures], (), [NOBODY if scorer.finite else NO_MODEL]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
 
 
-def _nothing(figure: Figure) -> Figure:
+def _useless(figure: Figure) -> Figure:
     """Return the same of nobody that can be seen."""
     return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
 
 
-def _of_two(scorer: Scorer, found: Where, shares: Shares) -> tuple[list[Figure], tuple[Bin, ...]]:
+def _of_two(scorer: Scorer, cells: Cells, shares: Shares) -> tuple[list[Figure], tuple[Bin, ...]]:
     """Of two classes, in the order of their scores."""
     figures = [_accuracy(shares), _auc(shares)]
     if not scorer.probable:
         return figures, ()
-    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(shares))
+    return [*figures, _log_loss(scorer, cells, shares)], tuple(_calibration(shares))
 
 
 def _accuracy(shares: Shares) -> Figure:
-    right, here = np.stack([~shares.says, shares.says]).astype(np.float64), shares.here
-    value = min(max((float((shares.held * right).sum()) + shares.besides) / here, 0.0), 1.0)
-    noise = shares.noise((right - value) / here, 1 / here)
-    low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
+    right, present = np.stack([~shares.predicted, shares.predicted]).astype(np.float64), shares.present
+    value = min(max((float((shares.values * right).sum()) + shares.besides) / present, 0.0), 1.0)
+    noise = shares.noise((right - value) / present, 1 / present)
+    low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (present * shares.users))))
     return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
 
@@ -436,13 +436,13 @@ def _unit_variance(value: float) -> float:
 
 
 def _majority(shares: Shares) -> float:
-    per_class = np.maximum(shares.held.sum(axis=1), 0.0)
+    per_class = np.maximum(shares.values.sum(axis=1), 0.0)
     return min(1.0, max(0.5, float(per_class.max() / max(float(per_class.sum()), FEW))))
 
 
 def _auc(shares: Shares) -> Figure:
     """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
-    zero, one = shares.held
+    zero, one = shares.values
     n0, n1 = float(zero.sum()), float(one.sum())
     noises = [shares.noise(own[:, None] * np.ones_like(zero)) for own in np.eye(2)]
     if n0 <= WIDE * noises[0] or n1 <= WIDE * noises[1] or min(n0, n1) <= 0:
@@ -455,17 +455,17 @@ def _auc(shares: Shares) -> Figure:
     return _figure("AUC", value, low, high, 0.5, "chance")
 
 
-def _log_loss(scorer: Scorer, found: Where, shares: Shares) -> Figure:
+def _log_loss(scorer: Scorer, cells: Cells, shares: Shares) -> Figure:
     """In nats, of chances held within the outer edges of the cells."""
-    outer = found.edges[[0, -1]]
+    outer = cells.edges[[0, -1]]
     ends = score_at(scorer, np.clip(shares.places, *outer))
-    lost = np.stack([np.logaddexp(0, ends), np.logaddexp(0, -ends)])
-    losses, reach = (lost[:, 1:] + lost[:, :-1]) / 2, np.abs(np.diff(lost)) / 2  # no loss in a place is farther off
-    here = shares.here
-    value = float((shares.held * losses).sum()) / here
-    error = shares.error((losses - value) / here)
-    within = float((shares.held * reach).sum()) / here
-    rate = np.clip(shares.held.sum(axis=1) / here, 1e-9, 1)
+    edge = np.stack([np.logaddexp(0, ends), np.logaddexp(0, -ends)])
+    losses, reach = (edge[:, 1:] + edge[:, :-1]) / 2, np.abs(np.diff(edge)) / 2  # no loss in a place is farther off
+    present = shares.present
+    value = float((shares.values * losses).sum()) / present
+    error = shares.error((losses - value) / present)
+    within = float((shares.values * reach).sum()) / present
+    rate = np.clip(shares.values.sum(axis=1) / present, 1e-9, 1)
     rate = rate / rate.sum()
     least, most = expit(score_at(scorer, outer))
     low, high = _within(max(value, 0.0), error, within, math.inf)
@@ -479,22 +479,22 @@ def _calibration(shares: Shares) -> Iterator[Bin]:
     chances = expit(shares.scores)
     for cells in np.array_split(np.arange(int(shares.cell.max()) + 1), GROUPS):
         within = np.isin(shares.cell, cells).astype(np.float64)
-        zero, one = (float(own @ within) for own in shares.held)
-        many = zero + one
-        if not len(cells) or many <= WIDE * shares.noise(np.stack([within, within])):
+        zero, one = (float(own @ within) for own in shares.values)
+        rows = zero + one
+        if not len(cells) or rows <= WIDE * shares.noise(np.stack([within, within])):
             continue
-        value = min(max(one / many, 0.0), 1.0)
-        noise = shares.noise(np.stack([-value * within, (1 - value) * within])) / many
-        error = math.hypot(noise, math.sqrt(_unit_variance(value) / (many * shares.users)))
+        value = min(max(one / rows, 0.0), 1.0)
+        noise = shares.noise(np.stack([-value * within, (1 - value) * within])) / rows
+        error = math.hypot(noise, math.sqrt(_unit_variance(value) / (rows * shares.users)))
         low, high = _within(value, error)
-        yield Bin(float((shares.held * within).sum(axis=0) @ chances) / many, value, low, high)
+        yield Bin(float((shares.values * within).sum(axis=0) @ chances) / rows, value, low, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """Released means of users' rows, (classes + figures,), with the covariance of their noise."""
 
-    held: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
+    values: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
     covariance: Vector
     users: int
     figures: int = 2  # numbers in [0, 1], behind the classes
@@ -502,12 +502,12 @@ class _Parts:
     @property
     def classes(self) -> int:
         """K; 1 for a number: presence."""
-        return len(self.held) - self.figures
+        return len(self.values) - self.figures
 
     @property
-    def here(self) -> float:
+    def present(self) -> float:
         """Share of users with rows, as released."""
-        return float(self.held[: self.classes].sum())
+        return float(self.values[: self.classes].sum())
 
     def noise(self, gradient: Vector) -> float:
         """Standard deviation of what noise adds to a figure with this gradient."""
@@ -515,47 +515,47 @@ class _Parts:
 
     def mean(self, which: int) -> tuple[float, float]:
         """(mean over users with rows, its standard error) of one of the figures."""
-        here = max(self.here, FEW)
-        value = min(max(float(self.held[self.classes + which]) / here, 0.0), 1.0)
-        gradient = np.append(np.full(self.classes, -value), np.eye(self.figures)[which]) / here
-        return value, math.sqrt(self.noise(gradient) ** 2 + value * (1 - value) / (here * self.users))
+        present = max(self.present, FEW)
+        value = min(max(float(self.values[self.classes + which]) / present, 0.0), 1.0)
+        gradient = np.append(np.full(self.classes, -value), np.eye(self.figures)[which]) / present
+        return value, math.sqrt(self.noise(gradient) ** 2 + value * (1 - value) / (present * self.users))
 
 
-def _parts(held: HeldOut, told: Vector) -> _Parts:
+def _parts(held: HeldOut, second: Vector) -> _Parts:
     inverse = np.linalg.inv(held_out.parts_told(held.classes))
-    return _Parts(inverse @ told, held.scales[1] ** 2 * inverse @ inverse.T, held.users)
+    return _Parts(inverse @ second, held.scales[1] ** 2 * inverse @ inverse.T, held.users)
 
 
-def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Iterator[Figure]:
+def _of_others(held: HeldOut, scorer: Scorer, cells: Cells, second: Vector) -> Iterator[Figure]:
     """Of numbers, or of three classes and more: means over users with rows."""
-    parts = _parts(held, told)
+    parts = _parts(held, second)
     if not scorer.classes:
-        yield _root(scorer, found, parts.mean(0), parts.mean(1)[0])
+        yield _root(scorer, cells, parts.mean(0), parts.mean(1)[0])
         return
-    rate = np.maximum(parts.held[: scorer.classes], 0.0)
+    rate = np.maximum(parts.values[: scorer.classes], 0.0)
     rate = rate / max(float(rate.sum()), FEW)
     value, error = parts.mean(0)
     yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "majority")
     if scorer.probable:
-        most = MOST_LOSS * found.bound
+        largest = MOST_LOSS * cells.bound
         value, error = parts.mean(1)
-        seen = rate[rate > 0]
-        low, high = (most * each for each in _within(value, error))
-        baseline = 0.0 - float((seen * np.log(seen)).sum())
-        bound = f"losses held at {most:.3g}"
-        yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
+        positive = rate[rate > 0]
+        low, high = (largest * end for end in _within(value, error))
+        baseline = 0.0 - float((positive * np.log(positive)).sum())
+        bound = f"losses held at {largest:.3g}"
+        yield _figure("log loss", largest * value, low, high, baseline, "label shares", bound=bound)
 
 
-def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float) -> Figure:
+def _root(scorer: Scorer, cells: Cells, square: tuple[float, float], baseline: float) -> Figure:
     label = scorer.encoding.label
     assert isinstance(label, Range)
-    most = found.bound * (label.high - label.low)
+    largest = cells.bound * (label.high - label.low)
     low, high = _within(*square)
 
     def root(share: float) -> float:
-        return most * math.sqrt(share)
+        return largest * math.sqrt(share)
 
-    bound = f"errors held at {in_units(most)}"
+    bound = f"errors held at {in_units(largest)}"
     return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound)
 
 
@@ -570,11 +570,11 @@ def _figure(
     bound: str = "",
 ) -> Figure:
     perfect = 1.0 if name in ("accuracy", "AUC") else 0.0
-    useless = _useless(low, high, baseline, perfect)
+    useless = _is_useless(low, high, baseline, perfect)
     return Figure(name, value, low, high, baseline, baseline_name, useless, bound)
 
 
-def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
+def _is_useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
     """Return whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
     return baseline is not None and low <= baseline <= high and high - low >= abs(perfect - baseline)
 
@@ -586,31 +586,31 @@ def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) ->
 
 def _remarks(figures: list[Figure]) -> Iterator[str]:
     """Yield what the figures do not say."""
-    for each in figures:
-        name = f"{each.name} per user"
-        if each.useless:
+    for figure in figures:
+        name = f"{figure.name} per user"
+        if figure.useless:
             yield (
                 f"the interval of the {name} is as wide as all that lies between always saying the same "
-                f"({each.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
+                f"({figure.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
             )
-        elif each.baseline is not None and each.low <= each.baseline <= each.high:
+        elif figure.baseline is not None and figure.low <= figure.baseline <= figure.high:
             yield (
-                f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
-                "a larger epsilon may."
+                f"the {name} cannot be told from that of always saying the same ({figure.baseline_name}): more users "
+                "or a larger epsilon may."
             )
 
 
-def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: ReleaseGuarantee) -> Evaluation:
+def of_means(held: HeldMeans, names: Sequence[str], values: Vector, promise: ReleaseGuarantee) -> Evaluation:
     """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
-    parts, figures = _Parts(told, np.diag(np.square(held.errors)), held.users, figures=len(names)), []
+    parts, figures = _Parts(values, np.diag(np.square(held.errors)), held.users, figures=len(names)), []
     for which, name in enumerate(names):
         value, spread = parts.mean(which)
         figures.append(_figure(name, value, *_within(value, spread), None, ""))
-    seen = parts.here > max(FEW, WIDE * float(held.errors[0]))
-    if not seen:
-        figures = [_nothing(each) for each in figures]
+    visible = parts.present > max(FEW, WIDE * float(held.errors[0]))
+    if not visible:
+        figures = [_useless(figure) for figure in figures]
     return Evaluation(
-        tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if seen else (NOBODY,)
+        tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if visible else (NOBODY,)
     )
 
 
@@ -619,22 +619,22 @@ def expected(held: HeldOut) -> float:
     drawn = 0.1875 / held.users
     if held.classes == 2:
         shares = usual(held)
-        noise = shares.noise(np.stack([~shares.says, shares.says]) - 0.75, 1.0)
+        noise = shares.noise(np.stack([~shares.predicted, shares.predicted]) - 0.75, 1.0)
     else:
-        told = np.zeros(held_out.parts_told(held.classes).shape[0])
-        parts = _parts(held, told)
+        zeros = np.zeros(held_out.parts_told(held.classes).shape[0])
+        parts = _parts(held, zeros)
         noise = parts.noise(np.append(np.full(parts.classes, -_TOLD[held.classes > 0]), [1.0, 0.0]))
     return WIDE * math.sqrt(noise**2 + drawn)
 
 
-def require_telling(held: HeldOut, epsilon: float, *, estimates: bool = False) -> None:
+def require_informative(held: HeldOut, epsilon: float, *, estimates: bool = False) -> None:
     """Raise Infeasible where intervals would be as wide as all that there is, with how many users would do.
 
     `estimates`: what the label is, is yet to be estimated, and held.classes the most that it may have.
     """
     width = expected(held)
     if width >= 0.5:
-        needed = _enough(held)
+        needed = _users_needed(held)
         raise Infeasible(
             "evaluation",
             f"{held.users:,} users to measure a model tell nothing"
@@ -645,7 +645,7 @@ def require_telling(held: HeldOut, epsilon: float, *, estimates: bool = False) -
         )
 
 
-def _enough(held: HeldOut) -> int:
+def _users_needed(held: HeldOut) -> int:
     """Users of whom an accuracy would be known to ± 0.25, for the same promise: noise of a mean falls as they rise."""
     users = held.users
     while True:

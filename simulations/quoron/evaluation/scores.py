@@ -121,9 +121,9 @@ def products(items: ItemBatch, weights: Vector, outputs: int) -> Vector:
     Not with `@`, whose last bits depend on which rows lie beside: a user with a row more would move others' rows from
     one side of a cell's edge to the other.
     """
-    features, each = items.features.astype(np.float64), weights.reshape(outputs, -1)
+    features, models = items.features.astype(np.float64), weights.reshape(outputs, -1)
     with np.errstate(all="ignore"):  # a model beyond all numbers: what that does to whose row is shown to nobody
-        return np.asarray(np.einsum("nd,kd->nk", features, each))
+        return np.asarray(np.einsum("nd,kd->nk", features, models))
 
 
 def usable(items: ItemBatch) -> NDArray[np.bool_]:

@@ -109,11 +109,11 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
         return
     people = config.population
     if isinstance(people, TableSection):
-        told, table, user = with_columns(config, base), _table(config, base, None), people.user
+        run_config, table, user = with_columns(config, base), _table(config, base, None), people.user
     else:
-        everybody = setup(config, base).population
-        some = np.arange(everybody.users if silos is not None else min(clients, everybody.users))
-        told, table, user = _declared(config, everybody), _made(everybody, some), PERSON
+        population = setup(config, base).population
+        some = np.arange(population.users if silos is not None else min(clients, population.users))
+        run_config, table, user = _declared(config, population), _generated(population, some), PERSON
     users, owners = group(table, user)
     if silos is not None:
         users, owners = clients, silos.of(owners)
@@ -128,8 +128,8 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
     if not (folder.path / RUN).exists():
         place = str((folder.client(1) / ITEMS).resolve())
         # All clients' certificates are of that population.
-        told = told.but(population={"path": place}, train={"population": EVERYONE})
-        replace_whole(folder.path / RUN, told.as_toml().encode(), mode=PRIVATE)
+        run_config = run_config.but(population={"path": place}, train={"population": EVERYONE})
+        replace_whole(folder.path / RUN, run_config.as_toml().encode(), mode=PRIVATE)
 
 
 def _source(folder: Folder, config: Config | None, base: Path) -> Config:
@@ -146,9 +146,9 @@ def _source(folder: Folder, config: Config | None, base: Path) -> Config:
     return own
 
 
-def _made(everybody: Population, users: Users) -> pa.Table:
-    """Return what made-up users hold, as rows with the number of whose they are."""
-    items = everybody.items(users)
+def _generated(population: Population, users: Users) -> pa.Table:
+    """Return the items of synthetic users, as rows with the number of whose they are."""
+    items = population.items(users)
     columns = {f"x{place}": column for place, column in enumerate(items.features.astype(np.float64).T)}
     names = np.array([f"person-{user:07d}" for user in users])
     return pa.table({**columns, LABEL: items.labels, PERSON: np.repeat(names, items.counts)})

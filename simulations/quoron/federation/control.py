@@ -153,7 +153,7 @@ def _channel(coordinator: str, authority: Path | None, *, plaintext: bool) -> gr
 
 
 LONGEST = 10.0  # seconds between two tries
-_SHOWN = 20  # names in one line
+_MAX_NAMES = 20  # names in one line
 
 
 class Paused(RunError):
@@ -162,7 +162,7 @@ class Paused(RunError):
     exit_code = 4
 
 
-class Gone(Unreachable):
+class TimedOut(Unreachable):
     """Nobody answers, for longer than was to be waited."""
 
     exit_code = 5
@@ -172,7 +172,7 @@ def followed(
     watch: Callable[[], Iterator[dict[str, Any]]],
     *,
     timeout: float,
-    told: Callable[[str], None] = lambda why: None,
+    report: Callable[[str], None] = lambda why: None,
     check: Callable[[], None] = lambda: None,
     pauses: float = 1.0,
     sleep: Callable[[float], None] = time.sleep,
@@ -180,11 +180,11 @@ def followed(
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of a run to the one of kind "ended" or "paused", by `Control.watch`, through every absence.
 
-    A coordinator has `timeout` seconds to be there, at the beginning as after it has left, of which `told` hears;
-    Gone afterwards. What else may have failed is the caller's to `check`. `pauses` (seconds) is the first.
+    A coordinator has `timeout` seconds to be there, at the beginning as after it has left, which `report` gets;
+    TimedOut afterwards. What else may have failed is the caller's to `check`. `pauses` (seconds) is the first.
     """
     last, gone = -1, -1.0  # round, and since when the coordinator has not answered
-    shown: dict[str, Any] = {}  # what was awaited
+    last_awaited: dict[str, Any] = {}  # what was awaited
     pause = pauses
     while True:
         try:
@@ -196,9 +196,9 @@ def followed(
                         continue
                     last = event["round"]
                 elif kind == "awaits":
-                    if (told_before := event | {"left": None}) == shown:
+                    if (awaited := event | {"left": None}) == last_awaited:
                         continue
-                    shown = told_before
+                    last_awaited = awaited
                 yield event
                 if kind in ("ended", "paused"):
                     return
@@ -209,9 +209,9 @@ def followed(
             if gone < 0:
                 gone = now
                 if timeout:
-                    told(f"the coordinator does not answer, trying again for {timeout:g} s: {error}")
+                    report(f"the coordinator does not answer, trying again for {timeout:g} s: {error}")
             if now - gone + pause > timeout:
-                raise Gone(str(error)) from None
+                raise TimedOut(str(error)) from None
         sleep(pause)
         pause = min(2 * pause, LONGEST)
 
@@ -245,7 +245,7 @@ def _words(event: dict[str, Any]) -> str:
     if public.get("halted"):
         line += ", halted"
     if missing := public.get("missing"):
-        line += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
+        line += f"; missing: {', '.join(missing[:_MAX_NAMES])}" + (" and others" if len(missing) > _MAX_NAMES else "")
     return line
 
 

@@ -38,7 +38,7 @@ ATTENDED = 4.0  # the same where who answers is public: then it ends after half 
 NAME = "simulation"  # of the run, in the federation's store
 FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
-_EVENT = {each.name for each in fields(RoundEvent)}
+_EVENT = {field.name for field in fields(RoundEvent)}
 
 
 def order_of(service: Service, prepared: Prepared[Setup]) -> Order:
@@ -51,7 +51,7 @@ def order_of(service: Service, prepared: Prepared[Setup]) -> Order:
             "Expected a run of one coordinator with --engine service, got trust model two-servers: the second server "
             "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
-    run, population = prepared.config.run, prepared.scene.population
+    run, population = prepared.config.run, prepared.setup.population
     listen, control = free_ports(2)
     return Order(
         clients=population.users,
@@ -84,7 +84,7 @@ def simulate(
         place.enrol(order.clients)
         programs.write(place, prepared, (service.slow or 0) / 1000)
         local.begin()
-        local.ready(partial(runs.tell, observers))
+        local.ready(partial(runs.notify, observers))
         began = time.monotonic()
         _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
@@ -98,7 +98,7 @@ def simulate(
 
 def specification(prepared: Prepared[Setup], timeout: int | None = None) -> RunSpecification:
     """Return the run as an operator would submit it; rounds end once everybody has answered."""
-    config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
+    config, plan, population = prepared.config, prepared.planned.plan, prepared.setup.population
     seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
     return specification_of(
         config,

@@ -39,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
     """Carry out the run of the run config's `specification`, and keep what it released."""
     speak()
     try:
-        _keep(*_carried_out(grid, context.run_config, os.environ))
+        _write_results(*_carried_out(grid, context.run_config, os.environ))
     except QuoronError as error:
         _log.error("%s", error)
         raise
@@ -67,7 +67,7 @@ def _whole(said: str) -> int:
     return int(said)
 
 
-def _keep(ended: Ended, folder: Path) -> None:
+def _write_results(ended: Ended, folder: Path) -> None:
     make_folder(folder)
     results = RunFolder(folder)
     results.write_json("plan.json", plan_json(ended.plan))

@@ -26,7 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.engine.inline import InlineEngine
-from quoron.engine.processes import Program, reply, told
+from quoron.engine.processes import Program, reply, result_of
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -69,7 +69,7 @@ def simulate(
     on_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    nodes, log = min(engine.nodes or NODES, prepared.scene.problem.users), folder.path / LOG
+    nodes, log = min(engine.nodes or NODES, prepared.setup.problem.users), folder.path / LOG
     ours, theirs = Pipe(duplex=False)
     for observer in observers:
         observer.started(prepared.planned.plan)
@@ -85,7 +85,7 @@ def simulate(
                 folders=[scratch],
             )
         with program:
-            runs.tell(observers, f"starting {nodes} nodes")
+            runs.notify(observers, f"starting {nodes} nodes")
             _follow(ours, observers, program, folder)
     log.unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)
@@ -95,7 +95,7 @@ def simulate(
 
 
 def _follow(ours: Connection, observers: Sequence[Observer], program: Program, folder: RunFolder) -> None:
-    """Tell observers what happens until the run is complete; its own error if it failed."""
+    """Notify observers until the run is complete; its own error if it failed."""
     while True:
         try:
             kind, what = ours.recv()  # from a program of ours, and nobody else
@@ -105,7 +105,7 @@ def _follow(ours: Connection, observers: Sequence[Observer], program: Program, f
                 f"{folder.path}`, with --engine flower or without.{last_error(program.written)}"
             ) from None
         if kind != "round":
-            return told((kind, what))  # type: ignore[no-any-return]
+            return result_of((kind, what))  # type: ignore[no-any-return]
         for observer in observers:
             observer.round_finished(what)
 
@@ -117,14 +117,14 @@ def last_error(log: str) -> str:
     ' Its last error: OSError: no room'
     """
     lines = [_COLOURS.sub("", line).strip() for line in log.splitlines()]
-    found = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
-    return f" Its last error: {found[-1][:_LONGEST]}" if found else ""
+    errors = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {errors[-1][:_LONGEST]}" if errors else ""
 
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of a program of Flower's: its own home, no telemetry, nothing installed unasked."""
-    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": beside}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": path}
 
 
 # The program.
@@ -136,7 +136,7 @@ def main() -> None:
 
     folder, (nodes, cpus, pipe) = RunFolder(Path(sys.argv[1])), map(int, sys.argv[2:])
     parent, server = Connection(pipe, readable=False), ServerApp()
-    server.main()(lambda grid, context: parent.send(carried_out(grid, nodes, folder, Telling(parent))))
+    server.main()(lambda grid, context: parent.send(carried_out(grid, nodes, folder, RoundSender(parent))))
     # What goes wrong in a client is not the server's to know.
     config: Any = {"init_args": {"num_cpus": cpus, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
     try:
@@ -147,8 +147,8 @@ def main() -> None:
         os._exit(1)  # its ServerApp may still wait for answers
 
 
-class Telling(Observer):
-    """Sends what happens to the process that follows the run."""
+class RoundSender(Observer):
+    """Sends finished rounds to the process that follows the run."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
@@ -158,8 +158,8 @@ class Telling(Observer):
         self._parent.send(("round", event))
 
 
-def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: Telling) -> tuple[str, object]:
-    """Carry a run out in its folder, from wherever its ledger stands; return how it ended, for `told`."""
+def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: RoundSender) -> tuple[str, object]:
+    """Carry a run out in its folder, from wherever its ledger stands; return how it ended, for `result_of`."""
 
     def run(grid: Grid) -> None:
         prepared = runs.prepare(folder.config(), folder.path)
@@ -168,13 +168,13 @@ def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: Telling) ->
             grid,
             fleet,
             RUN,
-            prepared.scene.problem,
+            prepared.setup.problem,
             SECONDS,
             early_ends=True,
             demanding=True,
         )
         try:
-            runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
+            runs.carry_out(replace(prepared, setup=replace(prepared.setup, engine=engine)), folder, [observer])
         except NodeFailed as error:
             how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
             raise NodeFailed(f"{error} {how}") from None

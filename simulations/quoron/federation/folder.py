@@ -32,7 +32,7 @@ from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
 from quoron_server.storage.registry import Registry
 
-MOST = 2000  # clients, as many as a coordinator takes by default
+MAX_CLIENTS = 2000  # as many as a coordinator takes by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,10 @@ class Order:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", min(self.clients, self.processes or processors()))
-        if not 1 <= self.clients <= MOST:
+        if not 1 <= self.clients <= MAX_CLIENTS:
             raise ConfigError(
-                f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many, as clients=."
+                f"Expected 1 to {MAX_CLIENTS:,} clients on this machine, got {self.clients:,}. "
+                "Say how many, as clients=."
             )
         if len(self.people) not in (0, self.clients) or bool(self.people) != (self.user is not None):
             raise ConfigError(
@@ -78,15 +79,15 @@ class Order:
     @property
     def words(self) -> str:
         """The split, for people."""
-        most = -(-self.clients // self.processes)
-        each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
-        return f"{self.clients:,} clients, {each}"
+        largest = -(-self.clients // self.processes)
+        split = "one process each" if largest == 1 else f"{self.processes:,} processes, up to {largest:,} in each"
+        return f"{self.clients:,} clients, {split}"
 
 
 HOSTS = ("localhost", "127.0.0.1", "::1")  # by which a coordinator is reached
 DAYS = 365
 PASSING = "quoron-local-"  # a folder that is to pass begins so
-LOOKS = 1.0  # seconds that a process which wants a folder waits for those that look whether it runs
+LOCK_SECONDS = 1.0  # that a process which locks a folder waits for those that look whether it runs
 ITEMS, SOURCE, RUN, ORDER, RUNNING, DATABASE = (
     "items.parquet",
     "source.toml",
@@ -190,13 +191,13 @@ class Folder:
         return "the logs are empty."
 
     @contextmanager
-    def held(self) -> Iterator[int | None]:
-        """The lock of who alone has the folder, for as long as the block lasts or a child has it open; None: not alone.
+    def lock(self) -> Iterator[int | None]:
+        """Lock the folder for as long as the block lasts or a child has it open; None: another process has it.
 
         Processes that only look are waited for.
         """
         with open(self.path / ".lock", "wb", opener=_own) as file:
-            yield file.fileno() if acquired(file.fileno(), seconds=LOOKS) else None
+            yield file.fileno() if acquired(file.fileno(), seconds=LOCK_SECONDS) else None
 
     @property
     def runs(self) -> bool:

@@ -42,23 +42,23 @@ TIMEOUT = 300.0  # seconds between two signs of life while a federation starts
 POLLING = {
     "GRPC_EXPERIMENTS": "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints",
 }
-Shown = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Local:
-    """The processes of one federation, which end with this one unless they are kept. A context manager."""
+    """The processes of one federation, which end with this one unless they are detached. A context manager."""
 
     def __init__(self, folder: Folder, order: Order) -> None:
         """`folder` has everybody's identity and items."""
         self.folder, self.order = folder, order
         self._program: Program | None = None
         self._ours: Connection | None = None
-        self._kept = False
+        self._detached = False
         self.listen = self.control = ""
 
     def __enter__(self) -> "Local":
         make_folder(self.folder.path, mode=OWN)
-        with self.folder.held() as lock:
+        with self.folder.lock() as lock:
             if lock is None:
                 raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
             (self.folder.path / RUNNING).unlink(missing_ok=True)  # of one that was killed: others may have its numbers
@@ -90,8 +90,8 @@ class Local:
         assert self._program is not None
         lost, said = self._program.code is not None, self.folder.last_words(*LOGS)
         self._ours.close()
-        if self._kept:
-            self._program.keep()
+        if self._detached:
+            self._program.detach()
             return
         self._program.wait()
         if self.order.passing:
@@ -103,20 +103,20 @@ class Local:
         """Start everybody, now that all is there."""
         self._say("begin")
 
-    def ready(self, shown: Shown = lambda _: None) -> None:
+    def ready(self, report: Report = lambda _: None) -> None:
         """Wait until every client is in conversation with the coordinator. RunError if that cannot be."""
-        here, told, began = 0, -1, time.monotonic()
+        here, reported, began = 0, -1, time.monotonic()
         while here < self.order.clients:
-            if (tenth := 10 * here // self.order.clients) != told:
-                told = tenth
-                shown(f"{here:,} of {self.order.words}")
+            if (tenth := 10 * here // self.order.clients) != reported:
+                reported = tenth
+                report(f"{here:,} of {self.order.words}")
             said = self._next(f"{here:,} of {self.order.clients:,} clients are here.")
             if "failed" in said:
                 raise RunError(f"The local federation does not start. {said['failed']}")
             if "listening" in said:
                 self.listen, self.control = said["listening"]
             here = said.get("here", here)
-        shown(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
+        report(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
 
     def check(self) -> None:
         """Raise RunError if its processes are gone, or one of them has failed."""
@@ -140,9 +140,9 @@ class Local:
             pass
         return dict(said["stopped"])
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Leave everything running, whatever becomes of this process."""
-        self._kept = True  # first: an interrupt between the two finds nothing that has to be waited for
+        self._detached = True  # first: an interrupt between the two finds nothing that has to be waited for
         self._say("keep")
 
     def _say(self, word: str) -> None:
@@ -192,7 +192,7 @@ def start(
     clients: int | None = None,
     listen: str,
     control: str,
-    shown: Shown = lambda _: None,
+    report: Report = lambda _: None,
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
 
@@ -218,8 +218,8 @@ def start(
         folder.make(count)
         give_tables(folder, config, base, count, silos)
         local.begin()
-        local.ready(shown)
-        local.keep()
+        local.ready(report)
+        local.detach()
     return status(path)
 
 
@@ -228,10 +228,10 @@ def status(path: Path) -> dict[str, Any]:
     folder = Folder(path)
     if not folder.runs:
         return {"running": False, "folder": str(folder.path)}
-    found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
-    told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "supervisor")}
-    told["users"] = sum(found["people"]) or found["clients"]
-    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}
+    order = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
+    fields = {name: order.get(name) for name in ("listen", "control", "clients", "here", "supervisor")}
+    fields["users"] = sum(order["people"]) or order["clients"]
+    return {"running": True, "folder": str(folder.path)} | fields | {"processes": len(order["processes"])}
 
 
 def words(found: Mapping[str, Any]) -> str:

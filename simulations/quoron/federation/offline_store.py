@@ -27,16 +27,16 @@ class OfflineStore:
         """Carry out a command, as `Control.call`: cancel, forget_user, ledger, limit or charge."""
         if command == "cancel":
             run = arguments["run"]
-            if (state := self._store().cancel(run, by=_here())) is None:
+            if (state := self._store().cancel(run, by=_actor())) is None:
                 raise ConfigError(f"Expected the name of a run in this database, got {run!r}.")
             return {"state": state}
         if command == "forget_user":
             return self._store().forget_user(arguments["user"], sure=arguments["sure"])
         if command == "limit":
-            return {"limit": self._ledger.limit(by=_here(), **arguments).words()}
+            return {"limit": self._ledger.limit(by=_actor(), **arguments).words()}
         if command == "charge":
             note, mu = arguments.pop("note"), arguments.pop("mu") or None
-            charge = self._ledger.charge(by=_here(), elsewhere=True, statement=note, mu=mu, **arguments)
+            charge = self._ledger.charge(by=_actor(), elsewhere=True, statement=note, mu=mu, **arguments)
             return {"charged": charge.words()}
         return dict(json.loads(self._ledger.export()))
 
@@ -55,7 +55,7 @@ class OfflineStore:
         return RunStore(self._database)
 
 
-def _here() -> str:
+def _actor() -> str:
     """Return who acts, as the chain will say."""
     try:
         return f"{getpass.getuser()}, in the database"

@@ -117,7 +117,7 @@ def named(name: str) -> Profile:
     return known[name]
 
 
-def keep(name: str, profile: Profile) -> None:
+def save(name: str, profile: Profile) -> None:
     """Write a profile. Raises ConfigError for no name, RunError if the file is not written."""
     from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 
@@ -127,8 +127,8 @@ def keep(name: str, profile: Profile) -> None:
     try:
         make_folder(path.parent, mode=OWN)
         with locked(path.parent):
-            held = {**read(), name: profile}
-            tree = {other: {key: getattr(each, key) or None for key in _STORED} for other, each in held.items()}
+            profiles = {**read(), name: profile}
+            tree = {other: {key: getattr(entry, key) or None for key in _STORED} for other, entry in profiles.items()}
             replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
     except OSError as error:
         why = f"{error.strerror}. QUORON_CONFIG_HOME names another folder."

@@ -63,7 +63,7 @@ LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron se
 LOOK = 0.05
 LATER = 60.0  # seconds until a client that has failed tries again
 LONGEST = 1000  # characters of why a client has failed, which are written to the supervisor at once or not at all
-ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no second operator is on this machine
+ONE_SERVER = tuple(model for model in TRUST_MODELS if model != TWO_SERVERS)  # no second operator is on this machine
 _LOG = logging.getLogger("quoron")
 
 
@@ -71,7 +71,7 @@ _LOG = logging.getLogger("quoron")
 class Simulation:
     """What a simulation hands to the processes of its federation."""
 
-    scene: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
+    setup: Setup  # whose users the clients are, with the inline engine, which draws who fails to answer
     slow: float  # seconds that every answer takes more
 
 
@@ -94,7 +94,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         max_users_per_client=max(order.people, default=1),
         max_clients=max(2 * order.clients, 64),
         waiting=0.0 if simulated or not before else WAITING,
-        evaluate=None if simulation is None else simulation.scene.evaluate,
+        evaluate=None if simulation is None else simulation.setup.evaluate,
         max_message=LARGEST if simulated else LARGEST >> 4,
     )
     counting: list[asyncio.Task[None]] = []
@@ -118,7 +118,7 @@ async def _count(running: Coordinator, status: int) -> None:
 def clients(folder: Folder, order: Order, simulation: Simulation | None, numbers: tuple[int, ...], status: int) -> None:
     """Be these clients until SIGTERM."""
 
-    async def together() -> None:
+    async def run_all() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.set_default_executor(ThreadPoolExecutor(len(numbers) + 2))  # one that is slow keeps nobody waiting
@@ -126,7 +126,7 @@ def clients(folder: Folder, order: Order, simulation: Simulation | None, numbers
             *(_client(folder.client(number), order, simulation, number, stop, status) for number in numbers)
         )
 
-    asyncio.run(together())
+    asyncio.run(run_all())
 
 
 async def _client(
@@ -170,9 +170,9 @@ async def _client(
 
 def items_of(simulation: Simulation, number: int, *_: object) -> OwnItems:
     """Return the items of the user whose client this is (from 1), as the inline engine has them."""
-    people = simulation.scene.population
+    people = simulation.setup.population
     items = people.items(np.array([number - 1]))
-    return OwnItems(items if getattr(people, "makes", False) else bounded(items, people.loss), None)
+    return OwnItems(items if getattr(people, "generates_items", False) else bounded(items, people.loss), None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class SimulatedWorker(Worker):
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, unless it was ordered that there is none."""
-        engine = self.simulation.scene.engine
+        engine = self.simulation.setup.engine
         assert isinstance(engine, InlineEngine)
         if ready and self.simulation.slow:
             time.sleep(self.simulation.slow)
@@ -207,7 +207,7 @@ def _say(status: int, line: str) -> None:
 
 def write(folder: Folder, prepared: Prepared[Setup], slow: float = 0.0) -> None:
     """What a simulation hands to the processes of its federation."""
-    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.scene, slow), pickle.HIGHEST_PROTOCOL))
+    (folder.path / SIMULATION).write_bytes(pickle.dumps(Simulation(prepared.setup, slow), pickle.HIGHEST_PROTOCOL))
 
 
 def read(folder: Folder) -> Simulation | None:
@@ -256,7 +256,7 @@ class Supervisor:
     saying: int = -1  # the pipe that children write to
     hearing: int = -1  # and its other end
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         """Until the socket ends, or SIGTERM."""
         self.hearing, self.saying = os.pipe()
         os.set_blocking(self.hearing, False)
@@ -336,7 +336,7 @@ class Supervisor:
             elif kind == "here":
                 self.here = int(rest[0])
                 self._note()
-                self._tell(here=self.here)
+                self._report(here=self.here)
             elif kind == "failed":
                 self._fail(f"Client {' has failed: '.join(rest)}")
 
@@ -345,7 +345,7 @@ class Supervisor:
         self.order = replace(self.order, listen=listen, control=control)
         if len(self.children) == 1:
             self.children += [Child(tuple(numbers)) for numbers in self.order.split]
-        self._tell(listening=[listen, control])
+        self._report(listening=[listen, control])
 
     def _obey(self) -> None:
         assert self.ear is not None
@@ -363,17 +363,17 @@ class Supervisor:
             self.children = [Child()]
         elif word == "stop":
             self._end()
-            self._tell(stopped={"killed": self.killed})
+            self._report(stopped={"killed": self.killed})
         elif word == "keep":
             self.ear.close()
             self.ear = None
 
     def _fail(self, words: str) -> None:
         """Report to waiting callers at once. A simulation ends: with a client less it would not be bit-identical."""
-        self._tell(failed=words)
+        self._report(failed=words)
         self.failed = self.order.simulation_seed is not None
 
-    def _tell(self, **what: Any) -> None:
+    def _report(self, **what: Any) -> None:
         if self.ear is not None:
             with suppress(OSError):
                 self.ear.send(what)
@@ -382,7 +382,7 @@ class Supervisor:
         """For `quoron local status`, and for callers that end processes."""
         running = {"supervisor": os.getpid(), "listen": self.order.listen, "control": self.order.control}
         running |= {"here": self.here, "clients": self.order.clients}
-        found = [(each.numbers, None if each.process is None else each.process.pid) for each in self.children]
+        found = [(child.numbers, None if child.process is None else child.process.pid) for child in self.children]
         running |= {"coordinator": next((process for numbers, process in found if not numbers), None)}
         running |= {"processes": [[list(numbers), process] for numbers, process in found if numbers]}
         with suppress(OSError):
@@ -418,6 +418,6 @@ def main() -> None:
     allow_many_files()  # of clients that share a process, each has some
     folder, ear = Folder(Path(sys.argv[1])), Connection(int(sys.argv[2]))
     order = restored(Order, folder.read(ORDER))
-    Supervisor(folder, order, ear).keep()  # the folder's lock is open: the parent gave it
+    Supervisor(folder, order, ear).supervise()  # the folder's lock is open: the parent gave it
     if order.passing:
         shutil.rmtree(folder.path, ignore_errors=True)

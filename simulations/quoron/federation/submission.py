@@ -12,7 +12,7 @@ from quoron import toml_text
 from quoron.config import Config, TableSection, require_epsilon
 from quoron.data.users import Declared
 from quoron.planning.choosing import risk_sentence
-from quoron.planning.meaning import meaning
+from quoron.planning.forecasts import forecast_of
 from quoron.planning.plans import FEW, FIX, Plan, choose, privacy_of, silos_of, with_sections
 from quoron.run_folder import RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem, with_columns
@@ -160,7 +160,7 @@ def promised(plan: RunPlan) -> str:
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
     text += f", predicted excess risk {risk}" if risk else ""
-    read = meaning(plan.problem, plan.predicted_excess_risk)
+    read = forecast_of(plan.problem, plan.predicted_excess_risk)
     text += f": {read.words()}" if read is not None and read.words() else ""
     text += f"\n{sentence(plan.guarantee)}"
     return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
@@ -185,7 +185,7 @@ def write_app(folder: Path, specification: RunSpecification, *, waiting: float) 
     config = {"specification": specification.as_text(), "waiting": float(waiting)}
     app = {"publisher": "quoron", "components": COMPONENTS, "config": config}
     text = toml_text.dumps({"project": project, "tool": {"flwr": {"app": app}}})
-    RunFolder.made(folder).write_text("pyproject.toml", text)
+    RunFolder.created(folder).write_text("pyproject.toml", text)
 
 
 def _encoding(config: Config, loss: Loss, users: int) -> Encoding:

@@ -37,8 +37,8 @@ from quoron.arguments import entry_point
 from quoron.training.rows import BlackBox, Start, TrainedRows, algorithm_of, origin_of, problem_of
 from quoron_client.durable import OWN, make_folder
 from quoron_client.protocol import wire
-from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
+from quoron_privacy.histograms.min_cohort import spent_on
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore

@@ -126,11 +126,11 @@ def risk_sentence(bound: float | None, guess: float | None) -> str:
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
     """Every reason against a plan once, in words that fit behind a list of names, with the algorithms it rules out."""
-    found: dict[str, list[str]] = {}
-    for each in candidates:
-        if each.plan is None:
-            found.setdefault(_nameless(each), []).append(each.algorithm)
-    return [(reason, tuple(names)) for reason, names in found.items()]
+    reasons: dict[str, list[str]] = {}
+    for candidate in candidates:
+        if candidate.plan is None:
+            reasons.setdefault(_nameless(candidate), []).append(candidate.algorithm)
+    return [(reason, tuple(names)) for reason, names in reasons.items()]
 
 
 def _nameless(refused: Candidate) -> str:
@@ -153,21 +153,21 @@ def automatic(
     `candidates` have a plan only where it is feasible, within the budget and worth running. Raises Infeasible when no
     candidate that the rule allows has one.
     """
-    able = [each for each in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].trust_models)]
+    able = [one for one in candidates if trusted or not {*UNSEEN}.isdisjoint(algorithms[one.algorithm].trust_models)]
     if not able and not trusted:
         raise Infeasible(
             "auto",
             "privacy.trust_model asks for two-servers or local, and no algorithm here has either",
             "a coordinator that may see answers (another privacy.trust_model)",
         )
-    if not any(each.plan for each in able):
+    if not any(candidate.plan for candidate in able):
         which = "every algorithm" if trusted else "every algorithm of trust model two-servers or local"
         reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, reasons, "more users or a larger epsilon")
-    chosen, because, beside = _rule(able, algorithms, problem, allowed)
+    chosen, because, notes = _rule(able, algorithms, problem, allowed)
     untrusted = "the coordinator is not trusted with answers, which leaves trust models two-servers and local"
     trust = () if trusted else (untrusted,)
-    reasons = "; ".join((*trust, *because, _facts(chosen), *beside))
+    reasons = "; ".join((*trust, *because, _facts(chosen), *notes))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
@@ -184,34 +184,34 @@ def _rule(
     allowed: PolicyInputs,
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
     """Return the chosen candidate, and what has to be said before its own facts and behind them."""
-    feasible = [each for each in candidates if each.plan]
-    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
+    feasible = [candidate for candidate in candidates if candidate.plan]
+    recommended = next((candidate for candidate in candidates if candidate.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
-        wary, said = _with_outliers(candidates, algorithms, problem)
-        because = (said,)
-        if wary is not None:
-            return wary, because, ()
-    beside: tuple[str, ...] = ()
+        robust, why = _with_outliers(candidates, algorithms, problem)
+        because = (why,)
+        if robust is not None:
+            return robust, because, ()
+    notes: tuple[str, ...] = ()
     limited = allowed.budget.max_rounds is not None  # of all that their rules take the least, so that more never harms
-    for each in sorted(feasible, key=_bound) if limited else feasible:
-        verdict = _verdict(algorithms[each.algorithm], each, allowed)
-        if verdict.taken and recommended is not None and _once_will_do(recommended, each, problem, allowed):
+    for candidate in sorted(feasible, key=_bound) if limited else feasible:
+        verdict = _verdict(algorithms[candidate.algorithm], candidate, allowed)
+        if verdict.taken and recommended is not None and _once_will_do(recommended, candidate, problem, allowed):
             return recommended, because, (ALIKE,)
         if verdict.taken:
-            return each, (*because, verdict.because), ()
-        beside += (verdict.because,) if verdict.because else ()
-    for each in candidates:
-        own = algorithms[each.algorithm].policy
-        if own.rule is not None and own.many_passes and isinstance(each.refusal, Infeasible):
-            beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
-    feasible = [each for each in feasible if algorithms[each.algorithm].policy.rule is None] or feasible
-    many = [each for each in feasible if algorithms[each.algorithm].policy.many_passes]
-    least_many = _least(many) if many else None
-    if recommended is not None and _worth(recommended, least_many):
-        return recommended, because, beside
-    passed_over = () if recommended is None else (_passed_over(recommended, least_many, problem),)
-    return least_many or _least(feasible), (*because, *passed_over), beside
+            return candidate, (*because, verdict.because), ()
+        notes += (verdict.because,) if verdict.because else ()
+    for candidate in candidates:
+        choosing = algorithms[candidate.algorithm].policy
+        if choosing.rule is not None and choosing.many_passes and isinstance(candidate.refusal, Infeasible):
+            notes += (f"{candidate.algorithm} is not feasible here ({_nameless(candidate).rstrip('.')})",)
+    feasible = [one for one in feasible if algorithms[one.algorithm].policy.rule is None] or feasible
+    many = [candidate for candidate in feasible if algorithms[candidate.algorithm].policy.many_passes]
+    best_many = _least(many) if many else None
+    if recommended is not None and _worth(recommended, best_many):
+        return recommended, because, notes
+    passed_over = () if recommended is None else (_passed_over(recommended, best_many, problem),)
+    return best_many or _least(feasible), (*because, *passed_over), notes
 
 
 def _with_outliers(
@@ -219,24 +219,24 @@ def _with_outliers(
 ) -> tuple[Candidate | None, str]:
     """Return what is taken because some users are declared outliers, or None, and what is to be said of it."""
     share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
-    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
-    filters = [each for each in candidates if algorithms[each.algorithm].policy.removes_outliers]
-    able = [each for each in filters if each.plan]
+    recommended = next((one for one in candidates if one.algorithm == RECOMMENDED and one.plan), None)
+    filters = [candidate for candidate in candidates if algorithms[candidate.algorithm].policy.removes_outliers]
+    able = [candidate for candidate in filters if candidate.plan]
     alike = problem.beliefs.isotropic is not None
-    most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
-    removing = [each for each in able if _risk(each) <= most]
+    limit = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
+    removing = [candidate for candidate in able if _risk(candidate) <= limit]
     if removing and (alike or (recommended is None and problem.beliefs.hostile_share > BEARABLE)):
         return _least(removing), f"{share}, and it removes outliers"
     if problem.beliefs.hostile_share > BEARABLE and recommended is not None:
         return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
     if able:
         return None, f"{share}, who may bias it: what removes them would leave more"
-    wants = [(each.users, each.algorithm) for each in filters if each.users is not None]
-    fewest = f" ({min(wants)[1]} needs n >= {min(wants)[0]:,})" if wants else ""
+    needed = [(candidate.users, candidate.algorithm) for candidate in filters if candidate.users is not None]
+    fewest = f" ({min(needed)[1]} needs n >= {min(needed)[0]:,})" if needed else ""
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{fewest}"
 
 
-def unbearable(problem: Problem, info: RegisteredAlgorithm) -> tuple[str, ...]:
+def too_many_outliers(problem: Problem, info: RegisteredAlgorithm) -> tuple[str, ...]:
     """That so many declared outliers are more than any method bears that removes none (docs/results.md)."""
     if problem.beliefs.hostile_share <= BEARABLE or info.policy.removes_outliers:
         return ()
@@ -263,21 +263,21 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
     return ruled.predicted is not None and recommended.predicted <= ruled.predicted
 
 
-def _worth(recommended: Candidate, many: Candidate | None) -> bool:
+def _worth(recommended: Candidate, best_many: Candidate | None) -> bool:
     """Return whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
     if recommended.guess is None:
         return False
-    return many is None or recommended.guess <= WORTH * _risk(many)
+    return best_many is None or recommended.guess <= WORTH * _risk(best_many)
 
 
-def _passed_over(recommended: Candidate, many: Candidate | None, problem: Problem) -> str:
+def _passed_over(recommended: Candidate, best_many: Candidate | None, problem: Problem) -> str:
     """Return why the recommended method was not taken."""
     name = recommended.algorithm
     if recommended.plan is None:
         if recommended.users is not None and recommended.users > problem.users:
             return f"n={problem.users:,} is small: one pass of {name} needs n >= {recommended.users:,}"
         return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
-    if recommended.guess is None or many is None:
+    if recommended.guess is None or best_many is None:
         return f"nothing is predicted for {name}"
     return (
         f"one pass cannot do as well here: by its model {name} leaves an excess risk of {recommended.guess:.2g}, more "
@@ -289,8 +289,8 @@ def _facts(chosen: Candidate) -> str:
     """Return what the plan asks of users, shows to others and predicts."""
     plan = chosen.plan
     assert plan is not None
-    asked = plan.cost.messages / plan.problem.users
-    often = "at most once" if plan.schedule.participations == 1 else f"about {asked:.3g} times"
+    times = plan.cost.messages / plan.problem.users
+    often = "at most once" if plan.schedule.participations == 1 else f"about {times:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
     predicts = f"predicts an excess risk of {risk}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[plan.guarantee.trust_model]}, and {predicts}"

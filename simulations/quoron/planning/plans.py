@@ -14,15 +14,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron.config import Config, SiloSection, TableSection, TwoServersSection
-from quoron.planning import meaning as bounds
-from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
+from quoron.planning import forecasts
+from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, too_many_outliers
 from quoron.planning.choosing import Candidate as Candidate
-from quoron.planning.meaning import Meaning, meaning, unsure
+from quoron.planning.forecasts import Forecast, forecast_of, no_better_than_start
 from quoron.results import Axes, Printed, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
-from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError
+from quoron_privacy.histograms.min_cohort import spent_on
 from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
@@ -56,18 +56,18 @@ def silos_of(config: Config, users: int) -> Silos | None:
     section = config.population
     if section.silos is None:
         return None
-    said = section.silos.sizes
+    sizes = section.silos.sizes
     of = None
-    if isinstance(section, TableSection) and not isinstance(said, int):
-        whole, kept = sum(said), 1 - section.test_fraction  # each is held out by a coin of its own
-        of = whole if abs(users - whole * kept) <= 1 + 6 * math.sqrt(whole * kept * (1 - kept)) else None
-    return Silos.declared(said, users, sums=section.silos.sums, of=of)
+    if isinstance(section, TableSection) and not isinstance(sizes, int):
+        whole, trained = sum(sizes), 1 - section.test_fraction  # each is held out by a coin of its own
+        of = whole if abs(users - whole * trained) <= 1 + 6 * math.sqrt(whole * trained * (1 - trained)) else None
+    return Silos.declared(sizes, users, sums=section.silos.sums, of=of)
 
 
 def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     """Return warnings for the submitter, before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
-        return () if (said := useless(plan)) is None else (said,)
+        return () if (warning := useless(plan)) is None else (warning,)
     return _away(plan, Silos(tuple(sizes)))
 
 
@@ -119,7 +119,7 @@ class RoundsCurve:
         return min(self.points, key=lambda point: (point[1], point[0]))[0]
 
     @property
-    def enough(self) -> int:
+    def nearly_best(self) -> int:
         """The fewest rounds within 5 % of the least predicted risk."""
         least = min(risk for _, risk in self.points)
         return min(rounds for rounds, risk in self.points if risk <= NEAR * least)
@@ -128,7 +128,7 @@ class RoundsCurve:
         """Plain numbers."""
         kind = "predicted_excess_risk" if self.measured else "guessed_excess_risk"
         points = [{"rounds": rounds, kind: risk} for rounds, risk in self.points]
-        return {"points": points, "best": self.best, "smallest_within_5_percent": self.enough}
+        return {"points": points, "best": self.best, "smallest_within_5_percent": self.nearly_best}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -140,7 +140,7 @@ class Plan(Tabular):
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
-    advice: "Enough | None" = None  # how many users or which ε would do, where that was asked
+    advice: "RequiredSize | None" = None  # how many users or which ε would do, where that was asked
 
     @property
     def title(self) -> str:
@@ -149,8 +149,8 @@ class Plan(Tabular):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the plan, the number of alternatives, and the first remark."""
-        others = [each for each in self.candidates if each.algorithm != self.plan.algorithm]
-        feasible = sum(each.plan is not None for each in others)
+        others = [other for other in self.candidates if other.algorithm != self.plan.algorithm]
+        feasible = sum(other.plan is not None for other in others)
         more = [("others", f"{feasible} feasible, {len(others) - feasible} not: see candidates")] if others else []
         more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
         return [*self.plan.rows(), *more]
@@ -162,18 +162,18 @@ class Plan(Tabular):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a candidate algorithm; of the plan alone where no other was considered."""
-        return [each.record() for each in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
+        return [candidate.record() for candidate in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Return matplotlib Axes with excess risk against rounds. ConfigError for a plan without its curve."""
         if self.curve is None:
             raise ConfigError(f"Expected a plan with a curve of its rounds to plot, got none of {self.plan.algorithm}.")
-        told = "predicted excess risk, at most" if self.curve.measured else "excess risk, a guess"
-        found, rounds = axes(ax, xlabel="rounds", ylabel=told, title=self.plan.algorithm), self.plan.cost.rounds
-        found.loglog(*zip(*self.curve.points, strict=True), ".-", label="best of its rounds")
-        found.loglog(rounds, dict(self.curve.points).get(rounds), "o", label="the plan")
-        found.legend()
-        return found
+        label = "predicted excess risk, at most" if self.curve.measured else "excess risk, a guess"
+        axis, rounds = axes(ax, xlabel="rounds", ylabel=label, title=self.plan.algorithm), self.plan.cost.rounds
+        axis.loglog(*zip(*self.curve.points, strict=True), ".-", label="best of its rounds")
+        axis.loglog(rounds, dict(self.curve.points).get(rounds), "o", label="the plan")
+        axis.legend()
+        return axis
 
     @property
     def dp_event(self) -> "DpEvent":
@@ -181,25 +181,25 @@ class Plan(Tabular):
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
     @property
-    def forecast(self) -> Meaning | None:
+    def forecast(self) -> Forecast | None:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""
-        return meaning(self.plan.problem, self.plan.predicted_excess_risk)
+        return forecast_of(self.plan.problem, self.plan.predicted_excess_risk)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """What is said before all else: that the plan's bound is no better than not training. () where it is better."""
-        return unsure(self.plan)
+        return no_better_than_start(self.plan)
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan, and one entry for each algorithm considered."""
-        considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
+        considered = [{name: row[name] for name in CONSIDERED} for row in map(Candidate.record, self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         answers = {} if self.advice is None else self.advice.as_json()
-        said: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
-        said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
+        fields: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
+        fields |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.estimates) is not None:
-            said["estimates"] = [asdict(each) for each in paid.costs()]
-        return plan_json(self.plan) | said | curve | answers
+            fields["estimates"] = [asdict(cost) for cost in paid.costs()]
+        return plan_json(self.plan) | fields | curve | answers
 
 
 def choose(
@@ -236,21 +236,21 @@ def choose(
             f"guarantee to compare them at. Name one of {printed}."
         )
     if name == "auto":
-        asked = partial(_automatic, algorithms=algorithms, federated=federated)
+        automatically = partial(_automatic, algorithms=algorithms, federated=federated)
         try:
-            planned = asked(config, problem, alternatives=alternatives)
+            planned = automatically(config, problem, alternatives=alternatives)
         except Infeasible as error:
-            _settling(error, config, problem, lambda other, more, _: asked(other, more, alternatives=False))
+            _settling(error, config, problem, lambda other, more, _: automatically(other, more, alternatives=False))
             raise
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
-    taken, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
+    info, silos = algorithms[planned.plan.algorithm], silos_of(config, problem.users)
     numbers = planned.plan.parameters
-    own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.policy.remarks(planned.plan)
-    said = (*unbearable(problem, taken), *own)
+    chosen = numbers.remarks() if isinstance(numbers, PrintedParameters) else info.policy.remarks(planned.plan)
+    remarks = (*too_many_outliers(problem, info), *chosen)
     lost = () if silos is None else warnings(planned.plan, silos.sizes)
-    planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
+    planned = replace(planned, remarks=(*remarks, *lost, *forecasts.undeclared(config, planned.plan)))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}
@@ -283,22 +283,22 @@ def rounds_curve(
 
 def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None) -> Privacy:
     """(ε, δ), with the minimum cohort where one is declared, against each of two servers if that is the trust model."""
-    wanted = config.privacy
-    cohort, servers = wanted.min_cohort, wanted.two_servers
+    section = config.privacy
+    cohort, servers = section.min_cohort, section.two_servers
     share = None if cohort.share == "none" else cohort.share
-    spent = spent_on(share, wanted.epsilon, cohort.epsilon)
-    if servers != TwoServersSection() and wanted.trust_model != "two-servers":
+    spent = spent_on(share, section.epsilon, cohort.epsilon)
+    if servers != TwoServersSection() and section.trust_model != "two-servers":
         raise ConfigError(
-            f"Expected privacy.trust_model='two-servers' with privacy.two_servers, got {wanted.trust_model!r}."
+            f"Expected privacy.trust_model='two-servers' with privacy.two_servers, got {section.trust_model!r}."
         )
     own = (trust_model, servers.epsilon, servers.groups) if trust_model else ()
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, cohort.participation, *own)
+    return Privacy(section.epsilon, section.delta, share, spent, section.adjacency, cohort.participation, *own)
 
 
 def _automatic(config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool) -> Plan:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
-    _decline(config, problem, algorithms)
+    _require_users(config, problem, algorithms)
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection)
     allowed = PolicyInputs(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
@@ -308,32 +308,32 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
         # The first whose rule takes its plan is taken, whatever the others are; with a limit on rounds the least.
         for some in [[info] for info in rules] if budget.max_rounds is None else [rules]:
             alone = tuple(_within_budget(info, config, problem) for info in some)
-            if any(ruled(each, algorithms, allowed) for each in alone):  # bounds may be loose; others are not better
+            if any(ruled(one, algorithms, allowed) for one in alone):  # bounds may be loose; others are not better
                 plan, choice = automatic(alone, algorithms, problem, allowed=allowed)
                 algorithms[plan.algorithm].verify(plan)
                 return Plan(plan, alone, choice=choice)
     within = (_within_budget(info, config, problem) for info in _private(config, algorithms))
-    candidates = tuple(_worthwhile(each, problem) for each in within)
-    if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
-        candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    candidates = tuple(_worthwhile(candidate, problem) for candidate in within)
+    if not any(candidate.plan for candidate in candidates):  # whatever is taken then, is refused for its budget
+        candidates = tuple(_worthwhile(candidate, problem) for candidate in _candidates(config, problem, algorithms))
     plan, choice = automatic(candidates, algorithms, problem, trusted=trusted, allowed=allowed)
     algorithms[plan.algorithm].verify(plan)
     return Plan(plan, candidates, choice=choice)
 
 
-def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
+def _require_users(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
     if config.privacy.trust_model not in TRUSTED:
         return
-    wanted = privacy_of(config)
-    left = wanted if wanted.min_cohort is None else left_by_min_cohort(wanted, spent=False)
+    privacy = privacy_of(config)
+    rest = privacy if privacy.min_cohort is None else left_by_min_cohort(privacy, spent=False)
     for info in algorithms.values():
         too_few = info.policy.too_few
-        if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
-            here = config.privacy.epsilon  # less than the user's own, where a share of that pays for private bounds
-            needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
-            words = f"{found.needs}, or {needs.multiple(1.1 * here)}; or name an algorithm"
-            raise Infeasible("auto", found.condition, replace(needs, words=words))
+        if too_few is not None and (missing := too_few(problem, rest, _participation(config))) is not None:
+            epsilon = config.privacy.epsilon  # less than the user's own, where a share of that pays for private bounds
+            needs = Needs(missing.needs, missing.users, 1.1 * epsilon, unit=epsilon)
+            words = f"{missing.needs}, or {needs.multiple(1.1 * epsilon)}; or name an algorithm"
+            raise Infeasible("auto", missing.condition, replace(needs, words=words))
 
 
 def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
@@ -341,7 +341,7 @@ def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) 
     budget, usual = budget_of(config), _candidate(info, config, problem)
     if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
         return usual
-    for rounds in info.policy.fewer_rounds if _keeps_answers(info, config) else ():
+    for rounds in info.policy.fewer_rounds if _has_trust_model(info, config) else ():
         with suppress(QuoronError):
             plan = _plan(info, config, problem, {"rounds": rounds})
             if not budget.exceeded(plan):
@@ -381,7 +381,7 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     except Infeasible as error:
         if not alternatives:
             raise
-        feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms, name) if each.plan)
+        feasible = tuple(other.algorithm for other in _candidates(config, problem, algorithms, name) if other.plan)
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, algorithms, name) if compare else ()))
@@ -409,12 +409,12 @@ def budget_of(config: Config) -> Budget:
     return Budget(**config.budget.model_dump())
 
 
-def _keeps_answers(info: RegisteredAlgorithm, config: Config) -> bool:
+def _has_trust_model(info: RegisteredAlgorithm, config: Config) -> bool:
     """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
-    asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
-    if asked.two_servers != TwoServersSection():  # which only two servers have
-        wanted &= {"two-servers"}
-    return not wanted.isdisjoint(info.trust_models)
+    section, allowed = config.privacy, {*STRICTER[config.privacy.trust_model]}
+    if section.two_servers != TwoServersSection():  # which only two servers have
+        allowed &= {"two-servers"}
+    return not allowed.isdisjoint(info.trust_models)
 
 
 def _trust_models(config: Config) -> str:
@@ -423,8 +423,8 @@ def _trust_models(config: Config) -> str:
     return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
-def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: str = "") -> tuple[Candidate, ...]:
-    return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
+def _candidates(config: Config, problem: Problem, algorithms: Registry, without: str = "") -> tuple[Candidate, ...]:
+    return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != without)
 
 
 def _private(config: Config, algorithms: Registry) -> list[RegisteredAlgorithm]:
@@ -449,10 +449,10 @@ def _other_promise(info: RegisteredAlgorithm, config: Config) -> str | None:
     """Return why a method does not promise what is asked for, without its name; None where it may."""
     if (adjacency := config.privacy.adjacency) not in info.guarantees.adjacency:
         return f"guaranteed is {', '.join(info.guarantees.adjacency)}, and privacy.adjacency={adjacency!r}"
-    if _keeps_answers(info, config):
+    if _has_trust_model(info, config):
         return None
-    seen = {*info.trust_models}.isdisjoint(UNSEEN)
-    why = info.guarantees.one_server if seen else f"its trust model is {info.trust_model}"
+    one_server = {*info.trust_models}.isdisjoint(UNSEEN)
+    why = info.guarantees.one_server if one_server else f"its trust model is {info.trust_model}"
     return f"asked is trust model {_trust_models(config)}; {why}"
 
 
@@ -509,17 +509,17 @@ def _estimated(
     return plan if silos is None else in_silos(plan, silos)
 
 
-MOST_USERS = 10**10
+MAX_USERS = 10**10
 EPSILONS = (MIN_EPSILON, MAX_EPSILON)  # that are looked at
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Enough(Printed):
+class RequiredSize(Printed):
     """What would do for a risk: with everything else as it is, so many users, or such an ε."""
 
     risk: float  # predicted excess risk that is asked for
     share: float  # of the bound on the start's excess risk
-    users: int | None  # the fewest, to two digits; None if no number up to MOST_USERS does
+    users: int | None  # the fewest, to two digits; None if no number up to MAX_USERS does
     users_algorithm: str | None
     users_guessed: bool  # whether no bound stands behind the answer, but a guess that nobody has measured
     epsilon: float | None  # the least, to two digits; None if none up to 15 does
@@ -533,7 +533,7 @@ class Enough(Printed):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
-        users, epsilon = f"no number up to {MOST_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
+        users, epsilon = f"no number up to {MAX_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
         if self.users is not None:
             users = f"{self.users:,} users would do{_by(self.users_algorithm, self.users_guessed)}"
         if self.epsilon is not None:
@@ -550,7 +550,7 @@ def _by(algorithm: str | None, guessed: bool) -> str:
     return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
 
 
-def enough(config: Config, problem: Problem, risk: float) -> Enough:
+def required_size(config: Config, problem: Problem, risk: float) -> RequiredSize:
     """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
 
     ConfigError unless risk > 0, and where nothing is predicted for the method.
@@ -566,49 +566,47 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
             return Candidate("", None, error)
 
     def good(users: float, epsilon: float) -> RunPlan | None:
-        found = candidate(users, epsilon)
-        return found.plan if found.risk is not None and found.risk <= risk else None
+        result = candidate(users, epsilon)
+        return result.plan if result.risk is not None and result.risk <= risk else None
 
     n, own = problem.users, config.privacy.epsilon
-    here = (first := candidate(n, own)).plan
-    if here is not None and first.risk is None:
+    planned = (first := candidate(n, own)).plan
+    if planned is not None and first.risk is None:
         raise ConfigError(
-            f"Expected a method whose risk is predicted, got {here.algorithm}, for which nothing is with this loss. "
+            f"Expected a method whose risk is predicted, got {planned.algorithm}, for which nothing is with this loss. "
             "Take another loss, or name another algorithm."
         )
-    users, of_users, users_guessed = _answer(least(lambda users: good(users, own), n, 2, MOST_USERS))
-    epsilon, of_epsilon, epsilon_guessed = _answer(least(lambda epsilon: good(n, epsilon), own, *EPSILONS))
+    users, of_users, users_guessed = _answer(smallest(lambda users: good(users, own), n, 2, MAX_USERS))
+    epsilon, of_epsilon, epsilon_guessed = _answer(smallest(lambda epsilon: good(n, epsilon), own, *EPSILONS))
     share, whole = risk / start_risk(problem), None if users is None else round(users)
-    return Enough(risk, share, whole, of_users, users_guessed, epsilon, of_epsilon, epsilon_guessed)
+    return RequiredSize(risk, share, whole, of_users, users_guessed, epsilon, of_epsilon, epsilon_guessed)
 
 
-def _answer(found: tuple[float, RunPlan] | None) -> tuple[float | None, str | None, bool]:
+def _answer(pair: tuple[float, RunPlan] | None) -> tuple[float | None, str | None, bool]:
     """Return a number, the algorithm that it is of, and whether that has no bound."""
-    return (
-        (None, None, False) if found is None else (found[0], found[1].algorithm, found[1].predicted_excess_risk is None)
-    )
+    return (None, None, False) if pair is None else (pair[0], pair[1].algorithm, pair[1].predicted_excess_risk is None)
 
 
-def least(
-    found: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
+def smallest(
+    planned: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
 ) -> tuple[float, RunPlan] | None:
-    """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
+    """Return the least number at which `planned` has a plan, and that plan; None if there is none up to `highest`.
 
     Numbers of two digits are bisected, below `start` where there is a plan, else above. Where plans come and go, it is
     one of the places where they come.
     """
-    here, powers = found(start), range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)))
+    first, powers = planned(start), range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)))
     numbers = [float(f"{digits}e{power}") for power in powers for digits in range(10, 100)]
-    low, high = (start, highest) if here is None else (lowest, min(two_digits(start), highest))
+    low, high = (start, highest) if first is None else (lowest, min(two_digits(start), highest))
     numbers = [number for number in numbers if low <= number <= high]
-    plans = cache(found)
+    plans = cache(planned)
     place = bisect_left(numbers, True, key=lambda number: plans(number) is not None)
     if place < len(numbers) and (plan := plans(numbers[place])) is not None:
         return numbers[place], plan
-    return None if here is None else (start, here)
+    return None if first is None else (start, first)
 
 
-def wanted_risk(text: str, problem: Problem) -> float:
+def risk_of(text: str, problem: Problem) -> float:
     """A risk in the units of the loss, or as a share of the bound on the start's, such as `5%`; else ConfigError."""
     number = text.strip().removesuffix("%")
     try:
@@ -625,10 +623,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared(Generic[S]):
-    """Of a simulation, or for real, of users in a `scene` of its kind."""
+    """A planned run, simulated or for real, of users in a `setup` of its kind."""
 
     config: Config
-    scene: S
+    setup: S
     planned: Plan
     digest: str  # of everything that decides the run's bits
     name: str = "simulation"  # in the lifetime account
@@ -658,7 +656,7 @@ class Prepared(Generic[S]):
 
         OtherVersion if it began with another plan or other data.
         """
-        said = f"{comment(self.remark)}\n" if self.remark else ""
+        head = f"{comment(self.remark)}\n" if self.remark else ""
         files: dict[str, Any] = {} if record is None else {RECORD: record}
-        files |= {"config.toml": said + self.config.as_toml(), "plan.json": self.planned.as_json()}
+        files |= {"config.toml": head + self.config.as_toml(), "plan.json": self.planned.as_json()}
         return folder.begin(self.run, files)

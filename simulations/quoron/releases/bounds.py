@@ -35,13 +35,13 @@ from quoron.data.user_rows import FIRST, first_of_each, first_rows, group, most_
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Bounds, Want
+from quoron.training.column_bounds import Bounds, Fact
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.private_bounds import edge
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
+from quoron_privacy.histograms.private_bounds import edge
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
 
@@ -78,11 +78,11 @@ class PrivateBounds(results.Release):
         head = [self.statement]
         head += [f"Categories of fewer than {self.shown_from:,} users may be missing."] if self.shown_from else []
         head += [line.text() for line in self.declared if line.value is None]
-        found: dict[str, dict[str, Any]] = {kind: {} for kind in ("items", *KINDS)}
+        tree: dict[str, dict[str, Any]] = {kind: {} for kind in ("items", *KINDS)}
         for line in self.declared:
-            found[line.kind] |= {} if line.value is None else {line.name: line.value}
-        table = {"kind": "table", "path": self.path, "user": self.user, **found.pop("items")}
-        columns = {key: value for key, value in {**found, "csv": self.dialect.declared()}.items() if value}
+            tree[line.kind] |= {} if line.value is None else {line.name: line.value}
+        table = {"kind": "table", "path": self.path, "user": self.user, **tree.pop("items")}
+        columns = {key: value for key, value in {**tree, "csv": self.dialect.declared()}.items() if value}
         text = toml_text.dumps({"population": table | ({"columns": columns} if columns else {})})
         return "\n".join([*map(toml_text.comment, head), text])
 
@@ -123,28 +123,28 @@ def find_bounds(
         Infeasible: too few users for ε, told before anything is released, with what would do.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
-    names = [name for some in found for name in some]
+    numeric, dates, categorical = named = _named(source, user, numeric, dates, categorical)
+    names = [name for some in named for name in some]
     if not (names or items):
         raise ConfigError("Expected numeric, dates or categorical columns, or items=True, got nothing to estimate.")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"Expected numeric, dates and categorical apart, got {twice[0]!r} twice. Leave one out.")
-    wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
-    wants += [*(Want(name, "category") for name in categorical), *([Want(ITEMS, "items")] if items else [])]
+    facts = [*(Fact(name, "number") for name in numeric), *(Fact(name, "year") for name in dates)]
+    facts += [*(Fact(name, "category") for name in categorical), *([Fact(ITEMS, "items")] if items else [])]
     table, owners, users = read(source, user, names, dates)
     slots_of(users, None, delta, allow_large_delta=allow_large_delta)
-    paid = column_bounds.planned(wants, users, epsilon, delta, "replace-one", share=1.0)
+    paid = column_bounds.planned(facts, users, epsilon, delta, "replace-one", share=1.0)
     if paid.users < paid.needs:
-        condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
+        condition = f"{users:,} users do not tell {len(facts):,} of them from noise at epsilon={epsilon:g}"
         raise Infeasible("bounds", condition, f"{paid.needs:,} users, a larger epsilon or fewer columns")
 
     def draw(noise: NoiseSource) -> tuple[tuple[Bounds, ...], dict[str, Any]]:
-        bounds, entries = column_bounds.release(paid, wants, tables.opened(table), owners, users, noise)
-        declared = tuple(_line(want, bounds[want.column]) for want in wants)
+        bounds, entries = column_bounds.release(paid, facts, tables.opened(table), owners, users, noise)
+        declared = tuple(_line(fact, bounds[fact.column]) for fact in facts)
         return declared, {"declared": {"lines": names, "releases": [asdict(entry) for entry in entries]}}
 
     def verify() -> None:
-        paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=Pair())
+        paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=DominatingPair())
 
     promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/private-bounds.md")
     declared, statement = release_once(
@@ -159,8 +159,8 @@ def find_bounds(
 
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
     """Return the columns that names, patterns and spans of each kind stand for."""
-    entries = [each for some in declared for each in some]
-    header = tables.names(source) if any(wildcards.WILD in each for each in entries) else []
+    entries = [entry for some in declared for entry in some]
+    header = tables.names(source) if any(wildcards.WILD in entry for entry in entries) else []
     meant = iter(wildcards.meant(entries, header, roles={user}))
     return [[name for _ in some for name in next(meant)] for some in declared]
 
@@ -187,27 +187,27 @@ def read(
     users, owners = group(table, user, without_rows=True)
     if not (users or empty):
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
-    kept = first_rows(owners, most)
-    return (table, owners, users) if kept.all() else (table.filter(pa.array(kept)), owners[kept], users)
+    counted = first_rows(owners, most)
+    return (table, owners, users) if counted.all() else (table.filter(pa.array(counted)), owners[counted], users)
 
 
-def _line(want: Want, found: Mapping[str, Any]) -> Bounds:
+def _line(fact: Fact, released: Mapping[str, Any]) -> Bounds:
     """Return the line of what was released of one column, or of items per user."""
-    if want.what == "category":
-        words = [word for word, _ in found["names"] if not CONTROL.search(word)]
+    if fact.what == "category":
+        words = [word for word, _ in released["names"] if not CONTROL.search(word)]
         # An empty list would be read as: whatever is in the data.
-        return Bounds("categorical", want.column, integers(words) if words else None, "no category has enough users")
-    low, high = found["range"]
-    if want.what == "items":
-        value = column_bounds.typical_items(found) if found["told"] else None
+        return Bounds("categorical", fact.column, integers(words) if words else None, "no category has enough users")
+    low, high = released["range"]
+    if fact.what == "items":
+        value = column_bounds.typical_items(released) if released["told"] else None
         return Bounds("items", "items_per_user", value, "too few users")
-    kind, things = ("dates", "dates") if want.what == "year" else ("numeric", "numbers")
-    if not found["told"]:
-        return Bounds(kind, want.column, None, f"too few users have {things} here")
+    kind, things = ("dates", "dates") if fact.what == "year" else ("numeric", "numbers")
+    if not released["told"]:
+        return Bounds(kind, fact.column, None, f"too few users have {things} here")
     if max(-low, high) <= edge(1):
-        return Bounds(kind, want.column, None, "zero for nearly everybody")
+        return Bounds(kind, fact.column, None, "zero for nearly everybody")
     if kind == "numeric":
-        return Bounds(kind, want.column, [low, high])
+        return Bounds(kind, fact.column, [low, high])
     first = math.floor(low)
     years = [first, max(math.ceil(high), first + 1)]
-    return Bounds(kind, want.column, {"parts": ["month", "weekday"], "year": years})
+    return Bounds(kind, fact.column, {"parts": ["month", "weekday"], "year": years})

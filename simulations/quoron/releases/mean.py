@@ -48,7 +48,7 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.gaussian import LARGEST
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
-from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
+from quoron_privacy.means.adaptive_mean import TAIL, AdaptiveMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
 from quoron_server.plan import MAX_EPSILON, Privacy
@@ -104,7 +104,7 @@ class PrivateMean(Release):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the first coordinates, the method and its noise."""
-        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        first = ", ".join(f"{number:.4g}" for number in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
         value, error = ("value", f"{first} ({len(self.value):,} numbers)"), ("error", str(self.error))
         return [value, ("method", self.method), ("noise", noise), error]
@@ -192,17 +192,17 @@ def mean(
             return None, {"mean": None, "method": planned.method}
         value, scale, radius, *learnt = released
         promised = epsilon, delta, promise.statement
-        made = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
-        return made, {"mean": value.tolist(), "method": planned.method}
+        result = PrivateMean(value, scale, radius, planned.method, planned.error, *promised, *learnt)
+        return result, {"mean": value.tolist(), "method": planned.method}
 
-    found, statement = release_once("mean", promise, draw, verify, mu=mu, variation=variation, **charged)
-    if found is None:
+    result, statement = release_once("mean", promise, draw, verify, mu=mu, variation=variation, **charged)
+    if result is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
             f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
             "spent; declare a larger spread or more outliers."
         )
-    return replace(found, statement=statement)
+    return replace(result, statement=statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ def _plan(
     if method in ("auto", "learnt"):
         mu = _mu(privacy, gaussians(dimension))
         if method == "learnt" or users >= enough_users(dimension, mu):
-            return _learnt(LearntMean(users, dimension, bound, mu, spread))
+            return _learnt(AdaptiveMean(users, dimension, bound, mu, spread))
     return _central(users, dimension, privacy, bound, spread, method)
 
 
@@ -324,7 +324,7 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
     return _Planned("robust", "#m5", error, release)
 
 
-def _learnt(planned: LearntMean) -> _Planned:
+def _learnt(planned: AdaptiveMean) -> _Planned:
     def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         found = planned.release(values, np.ones(len(values), np.bool_), noise.stream("mean"), _public(noise))
         return found.value, found.deviation, found.radius, found.centre, found.unseen

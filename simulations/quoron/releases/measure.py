@@ -33,8 +33,8 @@ from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.plan import Privacy
@@ -73,10 +73,10 @@ def evaluate(
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    found = load(model) if isinstance(model, str | Path) else model
+    loaded = load(model) if isinstance(model, str | Path) else model
     adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
     Privacy(epsilon, delta, adjacency=adjacency)  # which checks them
-    encoding = replace(found.encoding, weight=None)
+    encoding = replace(loaded.encoding, weight=None)
     classes = outcomes(encoding.label)
     if encoding.label is None or not (classes or hasattr(encoding.label, "bound")):
         raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")
@@ -84,21 +84,23 @@ def evaluate(
     slots = slots_of(there, zero_out, delta, allow_large_delta=allow_large_delta)
     promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     held = HeldOut.calibrate(users=slots, classes=len(classes), **promised)
-    figures.require_telling(held, epsilon)
-    declared = Declared.of_rows(encoding, found.loss, L2Ball(1.0), users=slots, items_per_user=1)
+    figures.require_informative(held, epsilon)
+    declared = Declared.of_rows(encoding, loaded.loss, L2Ball(1.0), users=slots, items_per_user=1)
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
-    scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)
+    scorer = Scorer(loaded.weights, loaded.loss, loaded.encoding, loaded.decision)
 
     def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
         items = partial(evaluated.batches, declared, rows, np.arange(slots))
-        made = figures.read(held, scorer, figures.release(held, scorer, items, noise), promise)
-        made = replace(made, remarks=(*made.remarks, OF_THEM))
-        return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
+        evaluation = figures.read(held, scorer, figures.release(held, scorer, items, noise), promise)
+        evaluation = replace(evaluation, remarks=(*evaluation.remarks, OF_THEM))
+        return evaluation, {"evaluation": hashlib.sha256(dumps(evaluation.as_json()).encode()).hexdigest()}
 
     mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
     verify = partial(held.verify, **promised)
-    told, statement = release_once("evaluation", promise, draw, verify, mu=mu, variation=held.pair.lack, **charged)
-    return replace(told, statement=statement)
+    measured, statement = release_once(
+        "evaluation", promise, draw, verify, mu=mu, variation=held.pair.variation, **charged
+    )
+    return replace(measured, statement=statement)
 
 
 def _read(encoding: Encoding, source: Any, user: str, zero_out: int | None) -> tuple[int, ItemBatch | Rows]:

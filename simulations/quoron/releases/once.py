@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from quoron.arguments import ReleaseArguments
 from quoron.training import lifetime
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import DataError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_server.plan import EVERYONE, check_delta
@@ -48,30 +48,30 @@ def release_once(
     if seed is not None and ledger is None:
         return draw(noise)[0], guarantee.statement
     path, name = lifetime.place(ledger), f"{what}-{secrets.token_hex(8)}"
-    with lifetime.opened(path) as kept:
+    with lifetime.opened(path) as budget:
         spent = asdict(guarantee) | {"mu": mu, "variation": variation}
-        kept.charge(name, charged.get("population") or EVERYONE, **spent)
+        budget.charge(name, charged.get("population") or EVERYONE, **spent)
     value, record = draw(noise)
-    with lifetime.opened(path) as kept:
-        kept.release(name, record)
-        kept.end(name, "complete")
+    with lifetime.opened(path) as budget:
+        budget.release(name, record)
+        budget.end(name, "complete")
     return value, guarantee.statement
 
 
 def verify_gaussian(what: str, mu: float, variation: float, epsilon: float, delta: float) -> None:
     """Raise Infeasible unless the second account finds μ, up to a total variation, within (ε, δ)."""
-    if not Pair.gaussian(mu, variation).delta(epsilon, delta) <= delta:
+    if not DominatingPair.gaussian(mu, variation).delta(epsilon, delta) <= delta:
         raise Infeasible(what, f"delta={delta:g} is below what arithmetic resolves", "a larger delta")
 
 
-def slots_of(found: int, zero_out: int | None, delta: float, *, allow_large_delta: bool) -> int:
+def slots_of(n_users: int, zero_out: int | None, delta: float, *, allow_large_delta: bool) -> int:
     """Return the number of users that a guarantee is for: all, or under zero-out the most that there may be.
 
     DataError for more than these; ConfigError for δ > 1/n, and for less than one.
     """
     count(zero_out=1 if zero_out is None else zero_out)
-    users = found if zero_out is None else zero_out
-    if found > users:
+    users = n_users if zero_out is None else zero_out
+    if n_users > users:
         raise DataError(f"Expected at most zero_out={users} users in the table, got more. Declare more.")
     check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
     return users

@@ -27,7 +27,6 @@ from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from quoron import results
 from quoron.arguments import DELTA, ReleaseArguments, entry_point, shortened
@@ -35,15 +34,17 @@ from quoron.releases.bounds import read
 from quoron.releases.once import release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want, is_day
+from quoron.training.column_bounds import Fact, is_day
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import private_bounds, spread
-from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds
-from quoron_privacy.counts.spread import Estimate, Spread, thirds
+from quoron_privacy.accounts.pair import DominatingPair
+from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, Infeasible, count, printable
+from quoron_privacy.histograms import private_bounds
+from quoron_privacy.histograms import weighted_histogram as weighted
+from quoron_privacy.histograms.private_bounds import KINDS, NUMBER, EstimatedBounds
+from quoron_privacy.histograms.weighted_histogram import Estimate, WeightedHistogram, thirds
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
@@ -55,7 +56,7 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 def range_of(column: str, ends: Any) -> tuple[float, float]:
     """Of a first and a last day, as texts or dates. ConfigError for others."""
     try:
-        first, last = (each if isinstance(each, dt.date) else dt.date.fromisoformat(each) for each in ends)
+        first, last = (end if isinstance(end, dt.date) else dt.date.fromisoformat(end) for end in ends)
         low, high = first.toordinal() - _EPOCH, last.toordinal() - _EPOCH
     except (TypeError, ValueError):
         low, high = 0, 0
@@ -105,9 +106,9 @@ class Question:
                 f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
                 "'count by COLUMN' or 'mean of COLUMN'."
             )
-        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
+        if self.bins > weighted.MOST_CELLS or not (self.at and all(0 < level < 1 for level in self.at)):
             raise ConfigError(
-                f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
+                f"Expected up to {weighted.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
             )
         if self.by is not None and self.by == self.of:
             raise ConfigError(f"Expected another column for the groups than {self.of!r}, got the same one twice.")
@@ -115,28 +116,28 @@ class Question:
     @classmethod
     def read(cls, text: str) -> "Question":
         """Of its words. ConfigError for others."""
-        found = _GRAMMAR.fullmatch(" ".join(text.split()))
-        if found is None:
+        parts = _GRAMMAR.fullmatch(" ".join(text.split()))
+        if parts is None:
             raise ConfigError(
                 f"Expected a question such as 'count by ward', 'histogram of age in 10 bins', 'quantiles of cost at "
                 f"0.1, 0.9', 'median of cost by ward' or 'mean of cost', got {text!r}."
             )
-        said: dict[str, Any] = {name: found[name] for name in ("of", "by") if found[name]}
-        if found["bins"]:
-            said["bins"] = int(found["bins"])
+        fields: dict[str, Any] = {name: parts[name] for name in ("of", "by") if parts[name]}
+        if parts["bins"]:
+            fields["bins"] = int(parts["bins"])
         try:
-            levels = tuple(float(each) for each in found["at"].split(",")) if found["at"] else QUARTILES
+            levels = tuple(float(level) for level in parts["at"].split(",")) if parts["at"] else QUARTILES
         except ValueError:
-            raise ConfigError(f"Expected quantiles as numbers between 0 and 1, got at {found['at']!r}.") from None
-        if found["what"] == "median":
-            return cls("quantiles", at=(0.5,), **said)
-        return cls(cast(What, found["what"]), at=levels, **said)
+            raise ConfigError(f"Expected quantiles as numbers between 0 and 1, got at {parts['at']!r}.") from None
+        if parts["what"] == "median":
+            return cls("quantiles", at=(0.5,), **fields)
+        return cls(cast(What, parts["what"]), at=levels, **fields)
 
     @property
     def words(self) -> str:
         """As a text, by which its answer is found."""
         bins = f" in {self.bins} bins" if self.what == "histogram" else ""
-        levels = f" at {', '.join(f'{each:g}' for each in self.at)}" if self.what == "quantiles" else ""
+        levels = f" at {', '.join(f'{level:g}' for level in self.at)}" if self.what == "quantiles" else ""
         return f"{self.what}{f' of {self.of}' if self.of else ''}{bins}{levels}{f' by {self.by}' if self.by else ''}"
 
     @property
@@ -145,22 +146,19 @@ class Question:
         return {"count": 1, "histogram": self.bins, "quantiles": CELLS, "mean": 3}[self.what]
 
 
-def asked_of(questions: Any) -> list[Question]:
+def questions_of(questions: Any) -> list[Question]:
     """Each question once. ConfigError for what is none."""
     listed = [questions] if isinstance(questions, str) else questions
-    if not (isinstance(listed, Sequence) and listed and all(isinstance(each, str) for each in listed)):
+    if not (isinstance(listed, Sequence) and listed and all(isinstance(text, str) for text in listed)):
         raise ConfigError(f"Expected questions such as 'count by ward', got {shortened(questions)}.")
-    asked = [Question.read(each) for each in listed]
-    if len({each.words for each in asked}) < len(asked):
+    parsed = [Question.read(text) for text in listed]
+    if len({question.words for question in parsed}) < len(parsed):
         raise ConfigError("Expected each question once, got one twice.")
-    return asked
-
-
-Integers = NDArray[np.int64]
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Schema:
     """What is known of columns, declared or estimated, and of the users."""
 
     ranges: Mapping[str, tuple[float, float]]
@@ -175,14 +173,14 @@ class Facts:
         """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
-    def spread(self, question: Question, mu: float, groups: int | None = None) -> Spread | None:
+    def spread(self, question: Question, mu: float, groups: int | None = None) -> WeightedHistogram | None:
         """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
-        many = len(self.groups(question)) if groups is None else groups
-        if not many or (groups is None and question.of is not None and question.of not in self.ranges):
+        n_groups = len(self.groups(question)) if groups is None else groups
+        if not n_groups or (groups is None and question.of is not None and question.of not in self.ranges):
             return None
-        return Spread.for_mu(
+        return WeightedHistogram.for_mu(
             users=self.users,
-            groups=many,
+            groups=n_groups,
             cells=question.cells,
             mu=mu,
             running=question.what == "quantiles",
@@ -193,7 +191,7 @@ class Facts:
 
 def declared(
     numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
-) -> Facts:
+) -> Schema:
     """Return the caller's declarations of columns. ConfigError for impossible ones."""
     dates = dates if isinstance(dates, Mapping) else dict.fromkeys(dates)
     if twice := set(numeric) & set(dates):
@@ -208,27 +206,27 @@ def declared(
             raise ConfigError(f"Expected numeric[{name!r}] as (low, high), got {shortened(ends)}.")
         ranges[name] = (low, high)
     for name, values in categorical.items():
-        kinds = {type(each) for each in values} if isinstance(values, list | tuple) else set()
+        kinds = {type(value) for value in values} if isinstance(values, list | tuple) else set()
         if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
             raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
         words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
-    return Facts(ranges, words, dates=frozenset(dates))
+    return Schema(ranges, words, dates=frozenset(dates))
 
 
-def days(table: pa.Table, name: str) -> NDArray[np.float64]:
+def days(table: pa.Table, name: str) -> Floats:
     """Days since 1970-01-01 of each row, (N,): NaN where a value is no date. Raises DataError for another type."""
     return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
 
 
-def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
-    """Everybody's weights, by cell: private."""
+def weigh(part: WeightedHistogram, question: Question, schema: Schema, table: pa.Table, owners: Integers) -> Floats:
+    """Return all users' weights, by cell: private."""
     groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
     if question.by is not None:
-        groups = columns.places(table, question.by, facts.words[question.by])
+        groups = columns.places(table, question.by, schema.words[question.by])
     counted, place = groups >= 0, np.zeros(len(owners))
     if question.of is not None:
-        low, high = facts.ranges[question.of]
-        values = days(table, question.of) if question.of in facts.dates else columns.numbers(table, question.of)
+        low, high = schema.ranges[question.of]
+        values = days(table, question.of) if question.of in schema.dates else columns.numbers(table, question.of)
         counted &= ~np.isnan(values)
         place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
         cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
@@ -237,8 +235,8 @@ def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners
     if question.what != "mean":
         return part.held(own, group * part.cells + cells[counted], weights)
     # A user's items of one group count by their mean.
-    key, which, many = np.unique(own * part.groups + group, return_inverse=True, return_counts=True)
-    mean = np.bincount(which, place[counted], len(key)) / many
+    key, which, counts = np.unique(own * part.groups + group, return_inverse=True, return_counts=True)
+    mean = np.bincount(which, place[counted], len(key)) / counts
     whole = np.zeros(len(key), np.int64)
     np.add.at(whole, which, weights)
     three = thirds(whole, np.clip(2 * mean - 1, -1.0, 1.0))
@@ -269,10 +267,10 @@ class Row:
     def text(self) -> str:
         """For people, on one line whatever a group is called."""
         named = printable(" ".join(filter(None, (self.group, self.cell))).replace("\n", "\\n"))
-        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
+        value, low, high = (self.format(number, "{:.6g}".format) for number in (self.value, self.low, self.high))
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
 
-    def shown(self, value: float, number: Callable[[float], str]) -> str:
+    def format(self, value: float, number: Callable[[float], str]) -> str:
         """Return the value or an end of it, a date as one."""
         return day(value) if self.dated else number(value)
 
@@ -298,22 +296,22 @@ class Statistics(results.Release):
 
     def plot(self, question: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Return matplotlib Axes with the figures of a question, by default the first histogram, and 95 % intervals."""
-        asked = [*(row.question for row in self.figures), "count"]
-        rows = self.of(question or next((words for words in asked if words.startswith("histogram")), asked[0]))
+        known = [*(row.question for row in self.figures), "count"]
+        rows = self.of(question or next((words for words in known if words.startswith("histogram")), known[0]))
         names = [" ".join(filter(None, (row.group, row.cell))) or "all" for row in rows]
-        found = axes(ax, title=rows[0].question)
+        axis = axes(ax, title=rows[0].question)
         reach = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
-        found.bar(names, [row.value for row in rows], yerr=np.maximum(reach, 0.0))
-        found.tick_params("x", rotation=90)
-        return found
+        axis.bar(names, [row.value for row in rows], yerr=np.maximum(reach, 0.0))
+        axis.tick_params("x", rotation=90)
+        return axis
 
     def of(self, question: str) -> tuple[Row, ...]:
         """Return the figures of one question. ConfigError for one that was not asked."""
         words = Question.read(question).words
-        found = tuple(row for row in self.figures if row.question == words)
-        if not found:
+        rows = tuple(row for row in self.figures if row.question == words)
+        if not rows:
             raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
-        return found
+        return rows
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
@@ -321,42 +319,42 @@ class Statistics(results.Release):
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    said, shown = asdict(row), day if row.dated else float
-    del said["dated"]
+    plain, number = asdict(row), day if row.dated else float
+    del plain["dated"]
     ends = {"value": row.value, "low": row.low, "high": row.high}
-    return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
+    return plain | {name: None if math.isinf(value) else number(value) for name, value in ends.items()}
 
 
-def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64]) -> Iterable[Row]:
+def rows_of(part: WeightedHistogram, question: Question, schema: Schema, released: Floats) -> Iterable[Row]:
     """Return the figures of a question, of what was released of each group's cells, (groups, k)."""
-    low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
-    for group, own in zip(facts.groups(question), released, strict=True):
+    low, high = schema.ranges[question.of] if question.of is not None else (0.0, 1.0)
+    for group, own in zip(schema.groups(question), released, strict=True):
         name = None if group is None else str(group)
-        for cell, found in _estimates(part, question, own, facts.users, (low, high), dates=question.of in facts.dates):
-            if question.what == "quantiles" and question.of in facts.estimates:
-                found = _open(found, low, high)
-            dated = question.of in facts.dates and question.what in ("quantiles", "mean")
-            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
+        for cell, line in _estimates(part, question, own, schema.users, (low, high), dates=question.of in schema.dates):
+            if question.what == "quantiles" and question.of in schema.estimates:
+                line = _open(line, low, high)
+            dated = question.of in schema.dates and question.what in ("quantiles", "mean")
+            yield Row(question.words, name, cell, line.value, line.error, line.low, line.high, dated)
 
 
-def _open(found: Estimate, low: float, high: float) -> Estimate:
+def _open(level: Estimate, low: float, high: float) -> Estimate:
     """Of a quantile that may lie in the first or the last cell of a range beyond which there are more numbers."""
     cell = 1.5 * (high - low) / CELLS
-    ends = -math.inf if found.low < low + cell else found.low, math.inf if found.high > high - cell else found.high
-    return Estimate(found.value, found.error, *ends)
+    ends = -math.inf if level.low < low + cell else level.low, math.inf if level.high > high - cell else level.high
+    return Estimate(level.value, level.error, *ends)
 
 
 def _estimates(
-    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float], *, dates: bool
+    part: WeightedHistogram, question: Question, own: Floats, users: int, ends: tuple[float, float], *, dates: bool
 ) -> Iterable[tuple[str, Estimate]]:
     low, width = ends[0], ends[1] - ends[0]
     if question.what == "mean":
-        return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+        return [("", weighted.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
     if question.what == "quantiles":
-        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
-    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+        return [(f"{level:g}", weighted.quantile_of(own, level, part).in_units(low, width)) for level in question.at]
+    counts = [weighted.count_of(cell, users=users, scale=part.scale).in_units(0.0, part.most) for cell in own.tolist()]
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]
-    named = [day(each) if dates else f"{each:g}" for each in edges]
+    named = [day(edge) if dates else f"{edge:g}" for edge in edges]
     bins = [f"{one} to {other}" for one, other in pairwise(named)]
     return zip(bins if question.what == "histogram" else [""], counts, strict=True)
 
@@ -409,33 +407,33 @@ def statistics(
         Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
-    asked = asked_of(questions)
+    listed = questions_of(questions)
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
     adjacency: Adjacency = "replace-one" if zero_out is None else "zero-out"
-    if items == 1 and zero_out is None and any(each.what == "count" and each.by is None for each in asked):
+    if items == 1 and zero_out is None and any(question.what == "count" and question.by is None for question in listed):
         raise ConfigError(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
     privacy = Privacy(epsilon, delta)
-    facts = declared(numeric, categorical, dates)
-    numbers = dict.fromkeys(each.of for each in asked if each.of)
-    names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
+    schema = declared(numeric, categorical, dates)
+    numbers = dict.fromkeys(question.of for question in listed if question.of)
+    names = list(dict.fromkeys(name for question in listed for name in (question.of, question.by) if name))
     source = tables.opened(source)
     typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
-    facts = replace(facts, dates=facts.dates | typed)
-    table, owners, found = read(source, user, names, facts.dates, empty=zero_out is not None)
-    slots = slots_of(found, zero_out, delta, allow_large_delta=allow_large_delta)
-    facts = replace(facts, users=slots, items=items, adjacency=adjacency)
-    wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
-    wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
-    if len({want.column for want in wants}) < len(wants):
+    schema = replace(schema, dates=schema.dates | typed)
+    table, owners, n_users = read(source, user, names, schema.dates, empty=zero_out is not None)
+    slots = slots_of(n_users, zero_out, delta, allow_large_delta=allow_large_delta)
+    schema = replace(schema, users=slots, items=items, adjacency=adjacency)
+    facts = [Fact(name, "date" if name in schema.dates else "number") for name in numbers if name not in schema.ranges]
+    facts += [Fact(by, "category") for by in dict.fromkeys(q.by for q in listed if q.by) if by not in schema.words]
+    if len({fact.column for fact in facts}) < len(facts):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = column_bounds.planned(wants, slots, privacy.epsilon, privacy.delta, adjacency) if wants else None
-    left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
-    mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
-    _check_users(asked, facts, mu)
+    paid = column_bounds.planned(facts, slots, privacy.epsilon, privacy.delta, adjacency) if facts else None
+    rest = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
+    mu = gdp.mu_for(*rest, gaussians=_SAMPLES) * (1 - 1e-9)
+    _check_users(listed, schema, mu)
     variation = total_variation(gaussians=_SAMPLES)
     all_mu, all_variation = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
@@ -449,24 +447,24 @@ def statistics(
         if paid is None:
             verify_gaussian("statistics", mu, variation, epsilon, delta)
         else:
-            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=Pair.gaussian(mu, variation))
+            paid.verify(epsilon, delta, users=slots, adjacency=adjacency, own=DominatingPair.gaussian(mu, variation))
 
     def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
-        known, remarks = facts, tuple[str, ...]()
+        known, remarks = schema, tuple[str, ...]()
         entries: tuple[Release, ...] = ()
         if paid is not None:
-            estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, slots, noise)
-            known, remarks = _found(facts, estimates_, paid)
-        each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
-        found = [(question, known.spread(question, each)) for question in asked]
-        parts = [(question, part) for question, part in found if part is not None]  # no released group: no answer
-        spread.verify([part for _, part in parts], *left)
+            estimates_, entries = column_bounds.release(paid, facts, tables.opened(table), owners, slots, noise)
+            known, remarks = _estimated(schema, estimates_, paid)
+        own_mu = mu / math.sqrt(len(listed)) * (1 - 1e-12)
+        pairs = [(question, known.spread(question, own_mu)) for question in listed]
+        parts = [(question, part) for question, part in pairs if part is not None]  # no released group: no answer
+        weighted.verify([part for _, part in parts], *rest)
         rows: list[Row] = []
         for place, (question, part) in enumerate(parts):
-            private = held(part, question, known, table, owners)
+            private = weigh(part, question, known, table, owners)
             rows += rows_of(part, question, known, part.release(private, noise.stream("statistics", place)))
-        kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
-        return (tuple(rows), remarks), {"statistics": kept}
+        ledger = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
+        return (tuple(rows), remarks), {"statistics": ledger}
 
     (rows, remarks), statement = release_once(
         "statistics", promise, draw, verify, mu=all_mu, variation=all_variation, **charged
@@ -474,52 +472,52 @@ def statistics(
     return Statistics(rows, slots, epsilon, delta, statement, remarks)
 
 
-def _check_users(asked: Sequence[Question], facts: Facts, mu: float) -> None:
+def _check_users(questions: Sequence[Question], schema: Schema, mu: float) -> None:
     """Raise Infeasible where noise alone hides what is asked; unknown groups count as one."""
-    each = mu / math.sqrt(len(asked))
-    for question in asked:
-        many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
-        part, cells = facts.spread(question, each, many), question.cells
+    own_mu = mu / math.sqrt(len(questions))
+    for question in questions:
+        groups = len(schema.groups(question)) if question.by is None or question.by in schema.words else 1
+        part, cells = schema.spread(question, own_mu, groups), question.cells
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)
-        least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
-        if facts.users < least:
-            beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
-            fewer = "" if many * cells == 1 else ", fewer groups or bins"
+        needed = max(weighted.needed(question.what, groups=groups, cells=cells, unit=unit, share=at) for at in shares)
+        if schema.users < needed:
+            fewer_questions = "" if len(questions) == 1 else f", fewer than {len(questions)} questions"
+            fewer = "" if groups * cells == 1 else ", fewer groups or bins"
             raise Infeasible(
                 "statistics",
-                f"{facts.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
-                f"{least:,} users, a larger epsilon{fewer}{beside}",
+                f"{schema.users:,} users do not tell {question.words!r} from noise at mu={own_mu:.3g}",
+                f"{needed:,} users, a larger epsilon{fewer}{fewer_questions}",
             )
 
 
-def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tuple[Facts, tuple[str, ...]]:
+def _estimated(schema: Schema, released: Mapping[str, Any], paid: EstimatedBounds) -> tuple[Schema, tuple[str, ...]]:
     """With what was estimated, and what is said of it.
 
     A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
     is on one side of it.
     """
-    ranges, words, said = dict(facts.ranges), dict(facts.words), []
+    ranges, words, remarks = dict(schema.ranges), dict(schema.words), []
     least = private_bounds.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
-    for name, told in found.items():
-        if "range" not in told:
-            words[name] = tuple(str(word) for word, _ in told.get("names", ()))
+    for name, estimate in released.items():
+        if "range" not in estimate:
+            words[name] = tuple(str(word) for word, _ in estimate.get("names", ()))
             few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
-            said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
-        elif told["votes"][_DATE if name in facts.dates else NUMBER] < least:
+            remarks.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
+        elif estimate["votes"][_DATE if name in schema.dates else NUMBER] < least:
             few = f"fewer than {least:,.0f} users have a number as far as noise tells"
-            said.append(f"nothing of {name}, where {few} (how numbers are written says decimal)")
+            remarks.append(f"nothing of {name}, where {few} (how numbers are written says decimal)")
         else:
-            low, high = told["range"]
+            low, high = estimate["range"]
             half = (high - low) / 2
             ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
-            shown = f"{ends[0]:g}", f"{ends[1]:g}"
-            if name in facts.dates:
+            texts = f"{ends[0]:g}", f"{ends[1]:g}"
+            if name in schema.dates:
                 ends = of_years(low - half, high + half)
-                shown = day(ends[0]), day(ends[1])
+                texts = day(ends[0]), day(ends[1])
             ranges[name] = ends
-            said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
+            remarks.append(f"{name} from {texts[0]} to {texts[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
-    known = replace(facts, ranges=ranges, words=words, estimates=frozenset(ranges) - frozenset(facts.ranges))
-    return known, (f"Estimated, for {share}: {'; '.join(said)}.",)
+    known = replace(schema, ranges=ranges, words=words, estimates=frozenset(ranges) - frozenset(schema.ranges))
+    return known, (f"Estimated, for {share}: {'; '.join(remarks)}.",)

@@ -115,9 +115,9 @@ def markdown(name: str, parts: Iterable[Section], *, lead: str) -> str:
         inner = [*map(_plain, part.note), "\n".join(f"* {_plain(words)}" for words in part.warnings)]
         inner += [_lines(listed) for listed in tables if listed.rows]
         inner += [*map(_plain, part.below), f"> {_plain(part.statement)}" if part.statement else ""]
-        if inner := [each for each in inner if each]:
+        if inner := [block for block in inner if block]:
             told += [f"## {_plain(part.title)}" if part.title else "", *inner]
-    return "\n\n".join(each for each in (*told, _plain(FOOTER)) if each) + "\n"
+    return "\n\n".join(block for block in (*told, _plain(FOOTER)) if block) + "\n"
 
 
 def _lines(listed: Table) -> str:

@@ -135,7 +135,7 @@ def evaluation(found: Evaluation) -> list[Section]:
         f"Of {found.users:,} people, by numbers with noise that protects them, too. Intervals cover that noise, and "
         "that these people are a sample of more; a figure is useless where its interval is too wide to say anything."
     )
-    bins = [[f"{100 * each.predicted:.0f} %", each.text()] for each in found.calibration]
+    bins = [[f"{100 * group.predicted:.0f} %", group.text()] for group in found.calibration]
     return [
         Section(
             title="How good the model is",
@@ -158,7 +158,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
     single = len(table[0][1]) == 1
     uncertain = (model.uncertainty or ()) if single else ()
     odds = model.loss.name == "logistic" and raw
-    heads = ["feature", *(["coefficient"] if single else [f"for {each}" for each in classes])]
+    heads = ["feature", *(["coefficient"] if single else [f"for {name}" for name in classes])]
     heads += ["95 % interval"] if uncertain else []
     heads += ["odds times"] if odds else []
     rows: list[list[str]] = []
@@ -204,7 +204,7 @@ def release_sections(found: "Evaluation | Statistics") -> list[Section]:
     ]
     return [
         *(evaluation(found) if isinstance(found, Evaluation) else [_answers(found)]),
-        Section(title="To take care of", warnings=[each[:1].upper() + each[1:] for each in found.remarks]),
+        Section(title="To take care of", warnings=[remark[:1].upper() + remark[1:] for remark in found.remarks]),
         Section(title="Of whom, and for what", rows=rows),
         *privacy(found.statement, adjacency, Odds(found.epsilon, found.delta)),
     ]
@@ -214,7 +214,7 @@ def _answers(found: "Statistics") -> Section:
     """Return a table for each question."""
     tables: dict[str, list[list[str]]] = {}
     for row in found.figures:
-        value, low, high = (row.shown(each, in_units) for each in (row.value, row.low, row.high))
+        value, low, high = (row.format(number, in_units) for number in (row.value, row.low, row.high))
         name = " ".join(filter(None, (row.group, row.cell))) or "all"
         tables.setdefault(row.question, []).append([name, value, f"{low} to {high}"])
     listed = [Table(question, [question, "value", "95 % interval"], rows) for question, rows in tables.items()]
@@ -264,7 +264,7 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
     It `started` at public weights or at zero.
     """
     promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
-    earlier = [(f"{label}, after {done} rounds", text) for done, each in trained.history for label, text in each.rows()]
+    earlier = [(f"{label}, after {done} rounds", text) for done, part in trained.history for label, text in part.rows()]
     made = [
         ("algorithm", trained.plan.algorithm),
         ("users", f"{problem.users:,}, all items of one of them are protected together"),
@@ -290,8 +290,8 @@ def training_sections(
 ) -> list[Section]:
     """Return a run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
-    care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
-    heads, estimates = ["column", "released"], [[each.column, each.text()] for each in summary.estimates]
+    care = [_sentence(warning) for warning in (*summary.warnings, summary.unseen)]
+    heads, estimates = ["column", "released"], [[bound.column, bound.text()] for bound in summary.estimates]
     measured, quality = summary.evaluation, summary.data_quality
     unmeasured = [Section(title="How good the model is", note=[summary.foretold() or UNMEASURED])]
     return [
@@ -350,8 +350,8 @@ def _made(summary: "TrainingSummary", model: "Model") -> list[tuple[str, str]]:
 def _search(folder: RunFolder) -> list[Section]:
     """Return what a complete search tried, chose and cost: public numbers, and the score that was released."""
     choice, search = Choice(**folder.read_json(CHOICE)), folder.read_json("plan.json")["search"]
-    rows = [[each["name"], "chosen" if each["name"] == choice.name else ""] for each in search["candidates"]]
-    rows += [[each["name"], f"left out: {each['why']}"] for each in search["refused"]]
+    rows = [[trial["name"], "chosen" if trial["name"] == choice.name else ""] for trial in search["candidates"]]
+    rows += [[trial["name"], f"left out: {trial['why']}"] for trial in search["refused"]]
     lines = [
         *choice.rows(),
         ("people who scored every trial", f"{search['held_out']:,} of {search['users']:,}, who trained none"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quoron.planning.meaning import Meaning
+from quoron.planning.forecasts import Forecast
 from quoron.reports.page import ONLY
 from quoron.results import Printed, size
 
@@ -47,8 +47,8 @@ class Summary(Printed):
     seconds: float = 0.0
     peak_memory_bytes: int = 0  # of this process
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
-    forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Meaning | None = None  # the same of a bound made of what the run released, by methods that do
+    forecast: Forecast | None = None  # what the predicted risk means for the label (planning.forecasts)
+    afterwards: Forecast | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
     variation: float = 0.0
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too

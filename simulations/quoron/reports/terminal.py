@@ -72,7 +72,7 @@ class Display:
             self._tasks[name] = self._bars.add_task("", total=None, figures="")
         self._bars.update(self._tasks[name], **changes)
 
-    def said(self, text: str) -> None:
+    def waiting(self, text: str) -> None:
         """Show what is done before the first round."""
         self._line(text)
         self._bar("rounds", description=escape(text))
@@ -134,7 +134,7 @@ def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> 
     for part in parts:
         if part.detail and not details:
             continue
-        listed = [(each.heads[: each.brief], each.rows) for each in part.tables if each.rows]
+        listed = [(table.heads[: table.brief], table.rows) for table in part.tables if table.rows]
         listed = [((), part.rows), *listed] if part.rows else listed
         if part.title and (listed or part.note or part.warnings or part.statement):
             say(out, part.title, style="bold")

@@ -82,7 +82,7 @@ class Cell:
     @property
     def named(self) -> str:
         """For people: `recentred-sgd privacy.epsilon=4`."""
-        return " ".join([self.algorithm, *(f"{key}={shown(value)}" for key, value in self.varied)])
+        return " ".join([self.algorithm, *(f"{key}={value_text(value)}" for key, value in self.varied)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Request:
         return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value for people: bare words, numbers without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
 
@@ -218,7 +218,7 @@ def cell_rows(runs: Rows, keys: Sequence[str]) -> Rows:
     seed, where they have two seeds in common. All of a setting's cells hold together with 95 %: each has its part of
     the 5 % (Bonferroni).
     """
-    found: list[Mapping[str, Any]] = []
+    ranked: list[Mapping[str, Any]] = []
     for setting in _groups(runs, keys):
         cells = [(own, _cell_row(own, keys)) for own in _groups(setting, ["algorithm"])]
         cells.sort(key=lambda cell: (cell[1]["excess_risk"] is None, cell[1]["excess_risk"] or 0.0))
@@ -227,8 +227,8 @@ def cell_rows(runs: Rows, keys: Sequence[str]) -> Rows:
         for place, (own, row) in enumerate(done):
             more = _differences(own, done[0][0]) if place else []
             row["behind_low"], row["behind_high"] = interval(more, confidence, least=-math.inf) or (None, None)
-        found += [row for _, row in cells]
-    return tuple(found)
+        ranked += [row for _, row in cells]
+    return tuple(ranked)
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[Mapping[str, Any]]]:
@@ -351,8 +351,8 @@ def run_jobs(
         ending.callback(threads.shutdown, cancel_futures=True)
         for worker in workers:
             ending.callback(worker.kill)  # first: who waits for an answer learns that there will be none
-        for each in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
-            each.result()
+        for future in as_completed([threads.submit(carry_out_one, job) for job in jobs]):
+            future.result()
     return ends
 
 
@@ -372,8 +372,8 @@ class Comparison(Tabular):
     def rows(self) -> list[tuple[str, str]]:
         """Return the number of cells, and the excess risk of each."""
         risks = [(str(cell["algorithm"]), cell["excess_risk"]) for cell in self.cells]
-        told = [(name, "no result" if risk is None else f"excess risk {risk:.3g}") for name, risk in risks]
-        return [("cells", f"{len(self.cells)}, best first"), *told]
+        lines = [(name, "no result" if risk is None else f"excess risk {risk:.3g}") for name, risk in risks]
+        return [("cells", f"{len(self.cells)}, best first"), *lines]
 
     def records(self) -> Rows:
         """Return one mapping a cell; `runs` has the single runs."""
@@ -386,10 +386,10 @@ class Comparison(Tabular):
         names = [", ".join([cell["algorithm"], *(f"{key} = {cell[key]}" for key in keys)]) for cell in done]
         figures = [[cell[key] for key in ("excess_risk", "low", "high")] for cell in done]
         risks, low, high = np.array(figures, float).reshape(-1, 3).T  # no interval of one seed: NaN
-        found = axes(ax, xlabel="excess risk")
-        found.errorbar(risks, names, xerr=np.nan_to_num([risks - low, high - risks]), fmt="o")
-        found.invert_yaxis()  # best first
-        return found
+        axis = axes(ax, xlabel="excess risk")
+        axis.errorbar(risks, names, xerr=np.nan_to_num([risks - low, high - risks]), fmt="o")
+        axis.invert_yaxis()  # best first
+        return axis
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -456,23 +456,23 @@ def _missing(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _refusal(job: Job) -> str | None:
-    found = job.folder / REFUSED
-    return found.read_text(encoding="utf-8").strip() if found.is_file() else None
+    path = job.folder / REFUSED
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Mapping[Job, str]) -> Comparison:
     refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
-    found = []
+    collected = []
     for job in jobs:
         run = job.cell, job.config.run.seed, str(job.folder.relative_to(folder))
         if job.cell in refused:
             if job.number == 0:
-                found.append(run_row(*run, infeasible=refused[job.cell]))
+                collected.append(run_row(*run, infeasible=refused[job.cell]))
         elif job in failures:
-            found.append(run_row(*run, failed=failures[job]))
+            collected.append(run_row(*run, failed=failures[job]))
         else:
-            found.append(run_row(*run, restored(Summary, RunFolder(job.folder).summary())))
-    rows = tuple(found)
+            collected.append(run_row(*run, restored(Summary, RunFolder(job.folder).summary())))
+    rows = tuple(collected)
     return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary]), rows)
 
 
@@ -491,11 +491,11 @@ def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
     """For each setting its cells by excess risk, and why others have no result."""
     keys = [key for key, _ in request.vary]
-    made = []
+    sections = []
     for setting in dict.fromkeys(_setting(row, keys) for row in cells):
         rows = [row for row in cells if _setting(row, keys) == setting]
         done = [row for row in rows if row.get("excess_risk") is not None]
-        made.append(
+        sections.append(
             Section(
                 title=(setting or "All cells") + ONLY,
                 note=[best_words(rows)],
@@ -503,7 +503,7 @@ def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]
                 warnings=why_not(rows),
             )
         )
-    return made
+    return sections
 
 
 def best_words(rows: Sequence[Row]) -> str:
@@ -525,12 +525,12 @@ def best_words(rows: Sequence[Row]) -> str:
     if not others:
         return f"Excess risk of {first['algorithm']}: {risk}."
     near = [row["algorithm"] for row in others if (row["behind_low"] or 0.0) <= 0]
-    apart = [row["algorithm"] for row in others if row["algorithm"] not in near]
+    worse = [row["algorithm"] for row in others if row["algorithm"] not in near]
     if not near:
         return f"Least excess risk: {first['algorithm']}, {risk}, less than all others after {first['runs']} seeds."
-    said = f"No difference shown after {first['runs']} seeds between {first['algorithm']} (mean excess risk {risk})"
-    less = f" {first['algorithm']} leaves less than {', '.join(apart)}." if apart else ""
-    return f"{said} and {', '.join(near)}.{less}"
+    text = f"No difference shown after {first['runs']} seeds between {first['algorithm']} (mean excess risk {risk})"
+    less = f" {first['algorithm']} leaves less than {', '.join(worse)}." if worse else ""
+    return f"{text} and {', '.join(near)}.{less}"
 
 
 def why_not(rows: Sequence[Row]) -> list[str]:
@@ -541,7 +541,7 @@ def why_not(rows: Sequence[Row]) -> list[str]:
 
 
 def _setting(row: Row, keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} = {shown(row[key])}" for key in keys)
+    return ", ".join(f"{key} = {value_text(row[key])}" for key in keys)
 
 
 def _cells_table(rows: Sequence[Row]) -> Table:
@@ -584,8 +584,8 @@ class Work:
             return "refused", str(error)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            scene = prepared.scene.remembering(prepared.planned.plan)
-            runs.carry_out(replace(prepared, scene=scene), RunFolder(folder), report=False)
+            instance = prepared.setup.remembering(prepared.planned.plan)
+            runs.carry_out(replace(prepared, setup=instance), RunFolder(folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None
@@ -601,18 +601,18 @@ class Work:
         """The last run's users, where the configuration makes the same, and the last plan left them their domain."""
         if self.last is None or _users(config) != _users(self.last.config):
             return None
-        population = self.last.scene.population
+        population = self.last.setup.population
         return population if population.domain == make_domain(config.domain, population.loss.feature_norm) else None
 
 
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """Return what `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = config.run.dropout
-    engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    engine = InlineEngine(prepared.setup.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
-    scene = replace(prepared.scene, engine=engine)
+    instance = replace(prepared.setup, engine=engine)
     digest = runs.fingerprint(config, base)
-    return Prepared(config, scene, planned, digest)
+    return Prepared(config, instance, planned, digest)
 
 
 def _but_for_the_seed(config: Config) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
         return problem(config, population)
     slots = config.population.users if config.privacy.adjacency == "zero-out" else None
     table = cast(Any, population)
-    return problem(config, Declared(**table.public() | {"users": slots or table.everybody}))
+    return problem(config, Declared(**table.public() | {"users": slots or table.total_users}))
 
 
 def problem(config: Config, population: Declared | Answering) -> Problem:
@@ -249,7 +249,7 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     """
     config = wildcards.with_columns(config, base, frame)
     table = config.population
-    if not isinstance(table, configs.TableSection) or table.model is None or configs.is_wanted(config):
+    if not isinstance(table, configs.TableSection) or table.model is None or configs.estimates_bounds(config):
         return config
     if users is None and config.privacy.adjacency == "replace-one":
         from quoron.data.user_rows import group
@@ -297,11 +297,11 @@ def bent(config: Config, users: int) -> Config:
     return found
 
 
-def rate_is_wanted(config: Config) -> bool:
+def estimates_rate(config: Config) -> bool:
     """Return whether `bent` needs the rate of a label of two classes, which is undeclared."""
     table = config.population
-    wanted = isinstance(table, configs.TableSection) and table.model == "auto" and table.label is not None
-    return wanted and config.problem.label_rate is None and isinstance(loss_of(config), Classification)
+    automatic = isinstance(table, configs.TableSection) and table.model == "auto" and table.label is not None
+    return automatic and config.problem.label_rate is None and isinstance(loss_of(config), Classification)
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:

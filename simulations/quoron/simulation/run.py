@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.paths import dataset, table_file
-from quoron.planning import meaning
+from quoron.planning import forecasts
 from quoron.planning.choosing import LIKELY
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Summary
@@ -103,31 +103,31 @@ def prepare(
     """
     began = time.perf_counter()
     config = with_columns(config, folder, frame)
-    scene = setup(config, folder, frame, population)
-    problem = problem_for_real(config, scene.population) if compare else scene.problem
+    instance = setup(config, folder, frame, population)
+    problem = problem_for_real(config, instance.population) if compare else instance.problem
     if isinstance(config.population, TableSection):
         check_delta(config.privacy.delta, problem.users, allowed=config.privacy.allow_large_delta)
     planned = choose(config, problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, TableSection):
-        planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
+        planned = replace(planned, remarks=(*planned.remarks, *instance.population.knowledge.assumptions))
         if compare and config.train.data_quality != 0 and planned.plan.guarantee.servers is None:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
-    scene = scene.settled(planned.plan)
+    instance = instance.settled(planned.plan)
     if not compare:
         unused = () if config.train.holdout is None else (UNUSED_HOLDOUT,)
         planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
     digest = fingerprint(config, folder) if frame is None else ""
-    return Prepared(config, scene, planned, digest, began=began)
+    return Prepared(config, instance, planned, digest, began=began)
 
 
 def carry_out(
     prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer] = (), *, report: bool = True
 ) -> SimulatedRun:
     """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `report`."""
-    scene, run = prepared.scene, prepared.run
+    instance, run = prepared.setup, prepared.run
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
+        run.carry_out(ledger, instance.engine, observers, evaluate=instance.evaluate)
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
@@ -155,11 +155,11 @@ def _written(
     return _run(prepared, folder, summary, model, released)
 
 
-def tell(observers: Sequence[Observer], text: str) -> None:
+def notify(observers: Sequence[Observer], text: str) -> None:
     """Tell those observers that listen what a run waits for before its first round."""
     for observer in observers:
-        if hasattr(observer, "said"):
-            observer.said(text)
+        if hasattr(observer, "waiting"):
+            observer.waiting(text)
 
 
 def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
@@ -187,12 +187,12 @@ def _run(
 
 def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
     """Return the model with the columns of a table, if there is one."""
-    encoding = getattr(prepared.scene.population, "encoding", None)
+    encoding = getattr(prepared.setup.population, "encoding", None)
     if encoding is None:
         return None
     from quoron.model import Model
 
-    return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
+    return Model.released(weights, encoding, prepared.setup.population.loss, prepared.planned.plan, made=None)
 
 
 def fingerprint(config: Config, folder: Path, stored: bytes = b"") -> str:
@@ -215,13 +215,13 @@ def fingerprint(config: Config, folder: Path, stored: bytes = b"") -> str:
 def _results(
     prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
-    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
+    config, instance, plan = prepared.config, prepared.setup, prepared.planned.plan
     events = ledger.events()
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
-    population, cost = scene.population, events[-1] if events else {}
-    figures = _measured(scene.truth, model) if config.run.evaluate else {}
+    population, cost = instance.population, events[-1] if events else {}
+    figures = _measured(instance.truth, model) if config.run.evaluate else {}
     remarks = figures.pop("remarks_simulation_only", ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
@@ -240,24 +240,24 @@ def _results(
         trust_model=plan.guarantee.trust_model,
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
-        forecast=meaning.meaning(plan.problem, plan.predicted_excess_risk),
-        afterwards=meaning.meaning(plan.problem, events[-1]["public"].get("left") if events else None),
+        forecast=forecasts.forecast_of(plan.problem, plan.predicted_excess_risk),
+        afterwards=forecasts.forecast_of(plan.problem, events[-1]["public"].get("left") if events else None),
         **figures,
-        remarks_simulation_only=(*remarks, *meaning.capped(events)),
+        remarks_simulation_only=(*remarks, *forecasts.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT,
         choice=prepared.planned.choice,
-        users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
+        users_held_out=getattr(population, "total_users", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
-        variation=0.0 if worth is None else worth.lack,
+        variation=0.0 if worth is None else worth.variation,
     )
     return summary, [flat(event) for event in events]
 
 
 def _measured(truth: "Synthetic | TablePopulation", model: NDArray[np.float64]) -> dict[str, Any]:
     """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
-    return truth.beside(model) | {
+    return truth.summary_fields(model) | {
         "excess_risk": truth.excess_risk(model),
         "excess_risk_initial": truth.excess_risk(np.zeros_like(model)),
         "test": truth.test_metrics(model),

@@ -107,7 +107,7 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
 
 
 def _is_preset(name: str) -> bool:
-    return name in {each.name for each in presets()}
+    return name in {preset.name for preset in presets()}
 
 
 def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
 
     source = _shipped(preset(name).text)
     if source is None:
-        known = ", ".join(each.name for each in presets() if _shipped(each.text))
+        known = ", ".join(preset.name for preset in presets() if _shipped(preset.text))
         raise ConfigError(f"Expected a preset over a table that ships with quoron ({known}), got {name!r}.")
     table, description = folder / f"{name}.csv", folder / f"{name}.toml"
     for path in (table, description):

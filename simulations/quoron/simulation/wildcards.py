@@ -110,8 +110,8 @@ def resolved(
     a pattern without a column, and for a column of two patterns. The same for an entry of `without` that is no column,
     or is declared, and for a header in which no column has a role: it may be a user's row.
     """
-    if not without and all(WILD not in each for each in declared):
-        return [(each,) for each in declared]
+    if not without and all(WILD not in text for text in declared):
+        return [(text,) for text in declared]
     if roles and {*roles}.isdisjoint(header):
         raise ConfigError(
             f"Expected a header with {', '.join(map(repr, sorted(roles)))} to find patterns of columns in, got "
@@ -119,11 +119,11 @@ def resolved(
         )
     columns = tuple(dict.fromkeys(header))
     excluded = {*roles, *left_out(declared, columns, without)}
-    wild = [place for place, each in enumerate(declared) if WILD in each]
-    named_so = {name for each in declared if WILD not in each for name in named(each)}
+    wild = [place for place, text in enumerate(declared) if WILD in text]
+    named_so = {name for text in declared if WILD not in text for name in named(text)}
     found: dict[int, tuple[str, ...]] = {}
     entry: dict[str, int] = {}
-    for place in sorted(wild, key=lambda each: (declared[each] == WILD, each)):
+    for place in sorted(wild, key=lambda at: (declared[at] == WILD, at)):
         last = declared[place] == WILD
         some = _matched(declared[place], columns, excluded)
         found[place] = tuple(name for name in some if name not in named_so and not (last and name in entry))
@@ -133,10 +133,10 @@ def resolved(
                     f"Expected every column to be declared once, got {name!r} as {declared[entry[name]]!r} and as "
                     f"{declared[place]!r}. Write patterns that have no column in common, or name the column itself."
                 )
-    if len({declared[each] for each in wild}) < len(wild):
-        twice = next(each for each in declared if WILD in each and declared.count(each) > 1)
+    if len({declared[at] for at in wild}) < len(wild):
+        twice = next(text for text in declared if WILD in text and declared.count(text) > 1)
         raise ConfigError(f"Expected every pattern once, got {twice!r} twice. Leave one out.")
-    return [found.get(place, (each,)) for place, each in enumerate(declared)]
+    return [found.get(place, (text,)) for place, text in enumerate(declared)]
 
 
 def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[str]) -> list[tuple[str, ...]]:
@@ -149,13 +149,13 @@ def left_out(declared: Sequence[str], header: Sequence[str], without: Sequence[s
     """Columns that are left out by name or by a pattern. ConfigError for one that is declared, and for no column."""
     names = {*header} if without else set[str]()
     found: set[str] = set()
-    for each in without:
-        if each in declared:
-            raise ConfigError(f"Expected columns to exclude that nobody declares, got {each!r}. Leave it out of one.")
-        said = (each,) if each in names else named(each)
-        some = _fitting(each, header) if WILD in each else [name for name in said if name in names]
+    for entry in without:
+        if entry in declared:
+            raise ConfigError(f"Expected columns to exclude that nobody declares, got {entry!r}. Leave it out of one.")
+        said = (entry,) if entry in names else named(entry)
+        some = _fitting(entry, header) if WILD in entry else [name for name in said if name in names]
         if not some:
-            raise ConfigError(f"Expected columns that {each!r} excludes, got none in the table. Leave it out.")
+            raise ConfigError(f"Expected columns that {entry!r} excludes, got none in the table. Leave it out.")
         found |= {*some}
     return found
 

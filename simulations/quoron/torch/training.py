@@ -127,13 +127,13 @@ class TorchModule:
 
     def tensors(self, *parts: NDArray[Any]) -> tuple[torch.Tensor, ...]:
         """Return arrays as tensors, of floats in the precision of the weights where all have one."""
-        found, kinds = [torch.from_numpy(part) for part in parts], {each.dtype for each in self.weights().values()}
+        found, kinds = [torch.from_numpy(part) for part in parts], {weight.dtype for weight in self.weights().values()}
         only = kinds.pop() if len(kinds) == 1 else None
         return tuple(part.to(only) if only is not None and part.is_floating_point() else part for part in found)
 
     def start(self) -> Start:
         """Return what training starts from, and what of the module stays as it is."""
-        return Start(self.flat(), {name: _bytes(each) for name, each in self._fixed().items()})
+        return Start(self.flat(), {name: _bytes(tensor) for name, tensor in self._fixed().items()})
 
     def begin(self, start: Start) -> None:
         """Take another start."""
@@ -141,14 +141,14 @@ class TorchModule:
             own = dict(self.module.named_parameters())
             for name, weight in self.unflat(start.weights).items():
                 own[name].copy_(weight)
-            for name, each in self._fixed().items():
+            for name, tensor in self._fixed().items():
                 raw = torch.from_numpy(start.fixed[name].copy())
-                each.copy_(raw.view(each.dtype).reshape(each.shape))
+                tensor.copy_(raw.view(tensor.dtype).reshape(tensor.shape))
 
     def _fixed(self) -> dict[str, torch.Tensor]:
         """Parameters that are not trained, and buffers, by name."""
         trained, named = self.weights(), (*self.module.named_parameters(), *self.module.named_buffers())
-        return {name: each.detach() for name, each in named if name not in trained}
+        return {name: tensor.detach() for name, tensor in named if name not in trained}
 
     def item_losses(self, weights: Weights, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return the losses (m,) of one user's items, parts (m, ...)."""
@@ -259,9 +259,9 @@ def _refuse_statistics(module: torch.nn.Module) -> None:
             )
 
 
-def _bytes(each: torch.Tensor) -> Bytes:
+def _bytes(tensor: torch.Tensor) -> Bytes:
     """Of a tensor, whatever its type."""
-    found: Bytes = each.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+    found: Bytes = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
     return found
 
 
@@ -307,7 +307,7 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
         within, x = 3 * short >= int(unit), short.double() / unit  # a quotient of integers would be of float32
         soft = ((x * (4 - 3 * x)).sqrt() * (1 - 4 * _ULP) * unit).to(torch.int64)
         soft = torch.where(within, torch.full_like(soft, int(unit)), soft)
-        cells += torch.stack([each[usable].sum() for each in (short, within.long(), torch.ones_like(short), soft)])
+        cells += torch.stack([values[usable].sum() for values in (short, within.long(), torch.ones_like(short), soft)])
         counts += torch.stack([(s < inside).sum(), answered.sum()])
     clipped, count = counts.tolist()
     return Sums(np.asarray(total.cpu()), np.asarray(cells.cpu()), clipped, count)
@@ -365,7 +365,7 @@ class ModuleRows:
                 continue
             held = part.reshape(len(part), -1)
             for which, item in (("least", held.min(1).argmin()), ("largest", held.max(1).argmax())):
-                one = tuple(each[item][None].to(self._network.device) for each in self._parts)
+                one = tuple(values[item][None].to(self._network.device) for values in self._parts)
                 try:
                     with torch.random.fork_rng(devices=cuda_of(self._network.device)), torch.no_grad():
                         self._network.item_losses(self._network.weights(), one).cpu()
@@ -436,7 +436,7 @@ class ModuleRows:
                     some = users[first : first + step]
                     found = torch.empty((len(some), len(point)), dtype=kind, device=self._rows_on)
                     if not self.one_by_one:
-                        write(found, {name: each[first : first + step] for name, each in together.items()})
+                        write(found, {name: tensor[first : first + step] for name, tensor in together.items()})
                     for place in range(len(found)) if self.one_by_one else ():
                         if self._draws:
                             torch.manual_seed(seeds[first + place])  # dice of a user's own
@@ -448,7 +448,7 @@ class ModuleRows:
 
     def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
         """Return the gradient of one user."""
-        own = {name: each.detach().requires_grad_() for name, each in weights.items()}
+        own = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
         with torch.enable_grad():
             total = self._loss(own, weight, parts)
             found = torch.autograd.grad(total, list(own.values()), allow_unused=True, materialize_grads=True)
@@ -464,7 +464,7 @@ class ModuleRows:
             steps = gradients(moved, *self._step(minibatches, users, number))
             # After the first step weights are users' own, and another array would cost as much as its numbers.
             less = torch.Tensor.sub_ if number else torch.sub
-            moved = {name: less(each, steps[name], alpha=self._local.step_size) for name, each in moved.items()}
+            moved = {name: less(weight, steps[name], alpha=self._local.step_size) for name, weight in moved.items()}
         return moved
 
     def _step(
@@ -484,7 +484,7 @@ class ModuleRows:
         start = self._network.weights()
         weight = torch.ones((2, self.timetable.batch), device=self._network.device)
         if self._local is not None:
-            start = {name: each.expand(2, *each.shape) for name, each in start.items()}
+            start = {name: tensor.expand(2, *tensor.shape) for name, tensor in start.items()}
         try:
             with torch.random.fork_rng(devices=cuda_of(self._network.device)):
                 gradients(start, weight, self._blank)
@@ -530,7 +530,7 @@ def _made_up(parts: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     shapes = [(8, *part.shape[2:]) for part in parts]
     drawn = [torch.randn(shape, generator=dice) for shape in shapes]
     given = zip(drawn, parts, strict=True)
-    return tuple((each if part.is_floating_point() else each > 0).to(part.device, part.dtype) for each, part in given)
+    return tuple((raw if part.is_floating_point() else raw > 0).to(part.device, part.dtype) for raw, part in given)
 
 
 def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.Tensor, ...]:

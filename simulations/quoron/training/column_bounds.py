@@ -1,9 +1,9 @@
 """Private bounds of a table's columns: the releases one after the other, each chosen by those before.
 
-    released, entries = release(estimates, wants, source, owners, users, noise)
+    released, entries = release(estimates, facts, source, owners, users, noise)
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
-releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/private-bounds.md.
+releases may be chosen so: quoron_privacy.histograms.private_bounds, docs/privacy/private-bounds.md.
 
 What every row of an undeclared column holds, `row_kinds`: a number, a date, true or false, text, or nothing.
 """
@@ -23,8 +23,9 @@ from quoron_client.data import columns
 from quoron_client.data.encoding import AnyLabel
 from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
-from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import (
+from quoron_privacy.errors import CONTROL, DataError, Infeasible
+from quoron_privacy.histograms.data_quality import looked_at
+from quoron_privacy.histograms.private_bounds import (
     KINDS,
     MARKS,
     EstimatedBounds,
@@ -34,7 +35,6 @@ from quoron_privacy.counts.private_bounds import (
     ranges,
     share_for,
 )
-from quoron_privacy.errors import CONTROL, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import MIN_EPSILON
@@ -46,7 +46,7 @@ Released = dict[str, Any]  # by column: its kind, the votes of each kind, its ra
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Fact:
     """A fact to estimate: the range of a number, the values of a category, any of these; a label, or rows a user.
 
     Of a label that is declared it is the `rate` of its two classes, which `label` tells apart.
@@ -89,30 +89,30 @@ class Bounds:
 
 
 def planned(
-    wants: Sequence[Want], users: int, epsilon: float, delta: float, adjacency: Adjacency, share: float | None = None
+    facts: Sequence[Fact], users: int, epsilon: float, delta: float, adjacency: Adjacency, share: float | None = None
 ) -> EstimatedBounds:
     """Calibrate the private bounds of these columns for a share of a promise; None: for as large a one as they need.
 
     Infeasible where that tells nothing, or leaves nothing for what comes after.
     """
     sizes: dict[str, Any] = {
-        "columns": sum(want.may_be_number for want in wants),
-        "names": sum(want.may_be_text for want in wants),
+        "columns": sum(fact.may_be_number for fact in facts),
+        "names": sum(fact.may_be_text for fact in facts),
         "epsilon": epsilon,
         "delta": delta,
         "adjacency": adjacency,
     }
     part = share_for(users=users, **sizes) if share is None else share
-    found = EstimatedBounds.calibrate(users=looked_at(users), share=part, **sizes)
-    if share is None and found.rest_epsilon < MIN_EPSILON:
+    calibrated = EstimatedBounds.calibrate(users=looked_at(users), share=part, **sizes)
+    if share is None and calibrated.rest_epsilon < MIN_EPSILON:
         condition = f"epsilon={epsilon:g} leaves nothing beside them"
         raise Infeasible("private bounds", condition, "a larger epsilon")
-    return found
+    return calibrated
 
 
 def release(
     estimates: EstimatedBounds,
-    wants: Sequence[Want],
+    facts: Sequence[Fact],
     source: Opened,
     owners: Integers,
     users: int,
@@ -131,118 +131,118 @@ def release(
         chosen = chosen[np.isin(chosen, owners)]
     seats = np.full(users, -1, np.int64)
     seats[chosen] = np.arange(len(chosen))
-    names = list(dict.fromkeys(want.column for want in wants if want.what != "items"))
+    names = list(dict.fromkeys(fact.column for fact in facts if fact.what != "items"))
     counted = first_rows(owners, most_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
     table = _rows(source, names, counted) if names else pa.table({})
-    crowd = _Crowd(estimates, table, seats[owners[counted]], len(chosen), noise)
-    found: Released = {want.column: {} for want in wants}
+    sample = _Sample(estimates, table, seats[owners[counted]], len(chosen), noise)
+    results: Released = {fact.column: {} for fact in facts}
     entries = {entry.mechanism: entry for entry, _ in estimates.releases()}
-    made = crowd.numbers([want for want in wants if want.may_be_number], found) if estimates.columns else []
-    made += crowd.names([want for want in wants if want.may_be_text], found)
-    return found, tuple(entries[f"bounds-{each}"] for each in made)
+    made = sample.numbers([fact for fact in facts if fact.may_be_number], results) if estimates.columns else []
+    made += sample.names([fact for fact in facts if fact.may_be_text], results)
+    return results, tuple(entries[f"bounds-{name}"] for name in made)
 
 
-def typical_items(found: Mapping[str, Any]) -> int:
+def typical_items(released: Mapping[str, Any]) -> int:
     """Return what a user typically holds: the middle of where nearly all users' numbers of rows lie."""
-    low, high = found.get("range", (1.0, 1.0))
+    low, high = released.get("range", (1.0, 1.0))
     return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
 
 
-def spelt(want: Want, found: Released) -> bool:
+def spelt(fact: Fact, released: Released) -> bool:
     """Return whether it is a label of words, by the first release: its classes are names, however many."""
-    return want.is_label and found[want.column].get("kind", "text") == "text"
+    return fact.is_label and released[fact.column].get("kind", "text") == "text"
 
 
-def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
+def _rows(source: Opened, names: Sequence[str], counted: NDArray[np.bool_]) -> pa.Table:
     """Return the rows that are kept, of all in order. DataError where the table has others than when it was opened."""
     parts, first = [source.empty(names)], 0
     for batch in source.batches(names):
-        own = kept[first : first + batch.num_rows]
+        own = counted[first : first + batch.num_rows]
         first += batch.num_rows
         parts.append(batch if own.all() and len(own) == batch.num_rows else batch.filter(pa.array(own)))
-    if first != len(kept):
+    if first != len(counted):
         raise DataError("Expected the table as it was when it was opened, got one of more rows, or fewer.")
     return pa.concat_tables(parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Crowd:
-    """The users that are looked at, row i being that of the user at seat[i]."""
+class _Sample:
+    """The users that are read; row i is of the user at seat[i]."""
 
     estimates: EstimatedBounds
     table: pa.Table
     seat: Integers
-    many: int
+    users: int
     noise: NoiseSource
 
-    def numbers(self, wants: Sequence[Want], found: Released) -> list[str]:
+    def numbers(self, facts: Sequence[Fact], results: Released) -> list[str]:
         """Kinds of these columns, and ranges of those that are numbers; the names of the releases."""
-        estimates, made = self.estimates, ["places"]
-        numbers = np.empty((self.many, len(wants), MARKS))
-        kinds = np.empty((self.many, len(wants), MARKS), np.int8)
-        for place, want in enumerate(wants):
-            numbers[:, place], kinds[:, place] = self._marks(want)
+        estimates, releases = self.estimates, ["places"]
+        numbers = np.empty((self.users, len(facts), MARKS))
+        kinds = np.empty((self.users, len(facts), MARKS), np.int8)
+        for place, fact in enumerate(facts):
+            numbers[:, place], kinds[:, place] = self._marks(fact)
         shapes = estimates.shapes(
             estimates.release_places(estimates.place_counts(numbers, kinds), self._stream("places"))
         )
-        for want, kind, votes, told in zip(
-            wants, shapes.kinds, shapes.counts.tolist(), shapes.told.tolist(), strict=True
+        for fact, kind, votes, enough in zip(
+            facts, shapes.kinds, shapes.counts.tolist(), shapes.told.tolist(), strict=True
         ):
-            found[want.column] |= {"kind": kind, "votes": votes, "told": told}
-        for want in wants:
-            if want.what == "date" or (want.what == "any" and is_day(columns.kind(self.table, want.column))):
-                found[want.column]["kind"] = "date"
-            elif want.what in ("number", "year", "items"):
-                found[want.column]["kind"] = "number"
-        known = [found[want.column]["kind"] for want in wants]
+            results[fact.column] |= {"kind": kind, "votes": votes, "told": enough}
+        for fact in facts:
+            if fact.what == "date" or (fact.what == "any" and is_day(columns.kind(self.table, fact.column))):
+                results[fact.column]["kind"] = "date"
+            elif fact.what in ("number", "year", "items"):
+                results[fact.column]["kind"] = "number"
+        known = [results[fact.column]["kind"] for fact in facts]
         at = np.flatnonzero([kind in ("number", "date") for kind in known])
         if not len(at):
-            return made
+            return releases
         days = np.flatnonzero([kind == "date" for kind in known])
         low, high = (np.full(len(days), year) for year in CENTURIES)
         years = Windows(low, high, shapes.counts[days, KINDS.index("date")], np.ones(len(days), np.int64))
         around = shapes.windows.but(days, years).where(at)
         near, closer = estimates.release_near(numbers[:, at], around, self.noise)
-        made += ["cells", *["closer"] * closer]
+        releases += ["cells", *["closer"] * closer]
         low, high = ranges(near)
         for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
-            found[wants[place].column] |= {"range": ends, "held": held}
-        return made
+            results[facts[place].column] |= {"range": ends, "held": held}
+        return releases
 
-    def names(self, wants: Sequence[Want], found: Released) -> list[str]:
+    def names(self, facts: Sequence[Fact], results: Released) -> list[str]:
         """Names of those columns of these that are text, and of a label; the names of the releases."""
-        kinds = {want.column: found[want.column].get("kind", "text") for want in wants}
-        named = [want for want in wants if want.what == "label" or kinds[want.column] == "text"]
+        kinds = {fact.column: results[fact.column].get("kind", "text") for fact in facts}
+        named = [fact for fact in facts if fact.what == "label" or kinds[fact.column] == "text"]
         if not named:
             return []
-        counts = [self._names(want) for want in named]
-        label = next((place for place, want in enumerate(named) if spelt(want, found)), None)
+        counts = [self._names(fact) for fact in named]
+        label = next((place for place, fact in enumerate(named) if spelt(fact, results)), None)
         released = self.estimates.release_names(counts, self._stream("names"), label=label)
-        for want, names in zip(named, released, strict=True):
-            found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
+        for fact, names in zip(named, released, strict=True):
+            results[fact.column]["names"] = [[str(name), votes] for name, votes in names.items()]
         return ["names"]
 
     def _stream(self, what: str) -> Any:
         return self.noise.stream("bought", what)
 
-    def _marks(self, want: Want) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        if want.what == "items":
-            rows = np.bincount(self.seat, minlength=self.many).astype(np.float64)
-            return marks(rows, np.arange(self.many), self.many)
-        if want.what == "year":
-            return marks(DateNumber(want.column, "year", 0, 1).read(self.table), self.seat, self.many)
-        if want.what == "number":
-            return marks(columns.numbers(self.table, want.column), self.seat, self.many)
-        values, kinds = row_kinds(self.table, want.column)
-        return marks(values, self.seat, self.many, kinds)
+    def _marks(self, fact: Fact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        if fact.what == "items":
+            rows = np.bincount(self.seat, minlength=self.users).astype(np.float64)
+            return marks(rows, np.arange(self.users), self.users)
+        if fact.what == "year":
+            return marks(DateNumber(fact.column, "year", 0, 1).read(self.table), self.seat, self.users)
+        if fact.what == "number":
+            return marks(columns.numbers(self.table, fact.column), self.seat, self.users)
+        values, kinds = row_kinds(self.table, fact.column)
+        return marks(values, self.seat, self.users, kinds)
 
-    def _names(self, want: Want) -> dict[str | int, int]:
-        if want.label is None:
-            codes, names = text_codes(self.table, want.column)
+    def _names(self, fact: Fact) -> dict[str | int, int]:
+        if fact.label is None:
+            codes, names = text_codes(self.table, fact.column)
         else:
-            signs = want.label.of(self.table)
+            signs = fact.label.of(self.table)
             codes, names = np.where(np.isnan(signs), np.nan, signs > 0), ["0", "1"]
-        own, _ = marks(codes, self.seat, self.many)
+        own, _ = marks(codes, self.seat, self.users)
         return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
 
 
@@ -270,9 +270,9 @@ def row_kinds(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[
         return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
     years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
     words = [_of_word(text) for text in coded.dictionary.to_pylist()]
-    found = np.array([*words, _MISSING], np.int8)[columns.codes(coded)]
-    kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
-    kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
+    coded_kinds = np.array([*words, _MISSING], np.int8)[columns.codes(coded)]
+    kinds = np.where((coded_kinds == _TEXT) & ~np.isnan(values), _NUMBER, coded_kinds)
+    kinds = np.where((coded_kinds == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
     return np.where(kinds == _DAY, years, values), kinds
 
 
@@ -284,14 +284,14 @@ def is_day(kind: pa.DataType) -> bool:
 def text_codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
     """Return the place of every row's text among the column's texts in their order, NaN for none, and the texts."""
     coded = columns.texts(table, name).dictionary_encode()
-    found = coded.dictionary.to_pylist()
-    order = sorted(range(len(found)), key=found.__getitem__)
-    ranks = np.full(len(found) + 1, np.nan)
+    texts = coded.dictionary.to_pylist()
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    ranks = np.full(len(texts) + 1, np.nan)
     ranks[order] = np.arange(len(order))
     # A text that a model's file may not hold is no name, either.
-    nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
-    ranks[nothing] = np.nan
-    return ranks[columns.codes(coded)], [found[each] for each in order]
+    missing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in texts), True])
+    ranks[missing] = np.nan
+    return ranks[columns.codes(coded)], [texts[place] for place in order]
 
 
 def _of_word(text: str) -> int:

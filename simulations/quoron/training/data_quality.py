@@ -6,7 +6,7 @@
 
 The report is a function of released numbers and of declarations. What noise alone could have made is not spoken of: a
 table in which nothing is amiss is warned of with probability at most `FALSE_ALARM`. Statement, and what the check costs
-and sees: docs/privacy/data-quality.md. The mechanism: quoron_privacy.counts.data_quality.
+and sees: docs/privacy/data-quality.md. The mechanism: quoron_privacy.histograms.data_quality.
 """
 
 import math
@@ -22,13 +22,13 @@ from quoron.config import Config
 from quoron.data.users import Users, Vector
 from quoron.model import LabelShares
 from quoron.planning.plans import Plan, Prepared, Registry, budget_of, choose, privacy_of
-from quoron.training.table import Curated, HeldRows
+from quoron.training.table import TableRows, TableSetup
 from quoron_client.data.encoding import Encoding, Range, outcomes
 from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.histograms import data_quality
+from quoron_privacy.histograms.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares, looked_at
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
@@ -54,15 +54,15 @@ def plan(
     share, why = _share(config, problem, privacy, sizes)
     if not share:
         return chosen(config, problem), why
-    left, _ = data_quality.rest(privacy.epsilon, privacy.delta, share)
-    if left < MIN_EPSILON:
+    rest_epsilon, _ = data_quality.rest(privacy.epsilon, privacy.delta, share)
+    if rest_epsilon < MIN_EPSILON:
         return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
-    rest = config.but(privacy={"epsilon": left})
+    rest = config.but(privacy={"epsilon": rest_epsilon})
     try:
         planned = chosen(rest, problem)
     except Infeasible:
         return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
-    whole = with_look(planned.plan, privacy, share=share, **sizes)
+    whole = with_data_quality(planned.plan, privacy, share=share, **sizes)
     if whole is None:
         other = chosen(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
@@ -71,10 +71,10 @@ def plan(
     return replace(planned, plan=whole), None
 
 
-def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
+def with_data_quality(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
     """Return the whole plan of `privacy` whose rest is `own`, made for `data_quality.rest` of it.
 
-    None if it has no μ, or where that leaves nothing. The look at the table tells so many `columns` and `labels` apart.
+    None if it has no μ, or where that leaves nothing. The check counts so many `columns` and `labels`.
     """
     promise = ALGORITHMS[own.algorithm].gaussian(own)
     if promise is None or own.guarantee.min_cohort is not None:
@@ -95,7 +95,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
     return replace(own, guarantee=whole)
 
 
-def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
+def release(prepared: Prepared[TableSetup], own: Ledger, among: Users) -> Shares | None:
     """Return the data quality check of these users (k,), released now unless it was before; None without one.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
@@ -108,18 +108,18 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
 
     def draw() -> tuple[tuple[Release], dict[str, Any]]:
         return (quality.entry(),), {
-            "table_health": drawn(quality, prepared.scene.held, SecureNoise.fresh(), among).tolist()
+            "table_health": drawn(quality, prepared.setup.rows, SecureNoise.fresh(), among).tolist()
         }
 
     return quality.shares(np.array(own.draw_once(PREFACE, draw)["table_health"], np.float64))
 
 
-def drawn(quality: DataQuality, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
-    """A release (D,) of a look at rows of these users (k,): who holds it back may draw again, who tells it may not."""
+def drawn(quality: DataQuality, rows: TableRows, noise: NoiseSource, among: Users) -> Vector:
+    """Return a release (D,) of these users (k,): it may be drawn again before it is published, never after."""
     users, reduction = among[noise.stream("table health", "users").subset(len(among), quality.users)], quality.reduction
-    parts = (quality.vectors(*part) for part in held.fitting(users))
-    nobody = reduction.of(np.zeros((0, quality.dimension)), np.zeros(0, np.bool_))
-    sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
+    parts = (quality.vectors(*fitting) for fitting in rows.fitting(users))
+    empty = reduction.of(np.zeros((0, quality.dimension)), np.zeros(0, np.bool_))
+    sums = reduce(add, (reduction.of(part, np.ones(len(part), np.bool_)) for part in parts), empty)
     return quality.release(sums, noise.stream("table health"))
 
 
@@ -218,8 +218,8 @@ def read(
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(declared_labels(encoding), shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(quality, shares, encoding, estimates))
-    return DataQualityReport(quality.users, quality.share, quality.visible, tuple(lines), said)
+    warnings = tuple(_warnings(quality, shares, encoding, estimates))
+    return DataQualityReport(quality.users, quality.share, quality.visible, tuple(lines), warnings)
 
 
 def unseen(quality: DataQualityReport | None, why: str | None) -> str:
@@ -244,12 +244,12 @@ def unseen(quality: DataQualityReport | None, why: str | None) -> str:
 def _warnings(quality: DataQuality, shares: Shares, encoding: Encoding, estimates: Collection[str]) -> Iterator[str]:
     errors, users, columns = _errors(quality), quality.users, declared_columns(encoding)
     known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
-    lost = shares.unusable >= quality.threshold(errors.unusable)
-    found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
-    spoken = [(each, WIDE if each[1].name in estimates else 0.0) for each in found]
-    known_amiss = (each for each, least in spoken if each[0] >= max(least, quality.threshold(errors.column)))
-    amiss = sorted(known_amiss, key=lambda each: -each[0])
-    if lost:
+    unusable = shares.unusable >= quality.threshold(errors.unusable)
+    pairs = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
+    spoken = [(pair, WIDE if pair[1].name in estimates else 0.0) for pair in pairs]
+    known_amiss = (pair for pair, least in spoken if pair[0] >= max(least, quality.threshold(errors.column)))
+    amiss = sorted(known_amiss, key=lambda pair: -pair[0])
+    if unusable:
         see = "see the columns named below" if amiss else _cause(columns, encoding)
         yield (
             f"about {_count(shares.unusable, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
@@ -292,7 +292,7 @@ def _warnings(quality: DataQuality, shares: Shares, encoding: Encoding, estimate
 
 def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
     """Return why rows cannot be used where no column stands out: the label, if every other value is filled in."""
-    able = [each for each in columns if encoding.missing == "drop" or each.kind in ("label", "weight")]
+    able = [column for column in columns if encoding.missing == "drop" or column.kind in ("label", "weight")]
     if len(able) != 1:
         return "no single column stands out of the noise"
     only = able[0]
@@ -302,10 +302,10 @@ def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
 def _errors(quality: DataQuality) -> Errors:
     """With what drawing ENOUGH of more users adds to the noise, at most."""
     drawn = 0.5 / math.sqrt(quality.users) if quality.users >= data_quality.ENOUGH else 0.0
-    each = (
+    errors = (
         math.hypot(error, drawn) for error in (quality.errors.unusable, quality.errors.values, quality.errors.column)
     )
-    return Errors(*each)
+    return Errors(*errors)
 
 
 def _percent(share: float) -> str:

@@ -66,8 +66,8 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     """Return what is another when somebody has written the file; None while it has a journal, or there is none."""
     if not path.is_file() or path.with_name(path.name + "-wal").exists():
         return None
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @contextmanager

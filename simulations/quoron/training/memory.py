@@ -70,8 +70,8 @@ def make_sure_of_answers(plan: RunPlan) -> None:
         users, numbers = max(plan.schedule.cohorts), plan.schedule.answer_length
         answers = 4 * 8 * users * numbers
         if isinstance(question.task, MomentAndGradient):
-            held = min(8 * users * numbers, inline.HELD)  # of moments; gradients are what other rounds ask for
-            answers = 4 * (held + 8 * users * plan.problem.dimension)
+            moments = min(8 * users * numbers, inline.MAX_BYTES)  # of moments; gradients are what other rounds ask for
+            answers = 4 * (moments + 8 * users * plan.problem.dimension)
     what = f"the answers of a round ({answers:,} bytes) and what is kept between two ({kept:,} bytes)"
     with memory_for(what, f"{UNCHARGED} {FEWER if answers >= kept else LESS}"):
         if answers + kept > (left := free_memory()):

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from quoron import __version__
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Intervals, Model
-from quoron.planning import meaning as bounds
+from quoron.planning import forecasts
 from quoron.planning.choosing import LIKELY, risk_sentence
-from quoron.planning.meaning import Meaning, meaning, unsure
+from quoron.planning.forecasts import Forecast, forecast_of, no_better_than_start
 from quoron.planning.plans import Prepared
 from quoron.results import Printed, Run, restored
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import data_quality as checks
 from quoron.training import lifetime
 from quoron.training.data_quality import DataQualityReport
-from quoron.training.table import Curated
+from quoron.training.table import TableSetup
 from quoron_client.data.encoding import in_words, outcomes, seen
-from quoron_privacy.counts.data_quality import Shares
+from quoron_privacy.histograms.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round import MAX_COLUMNS, OneRoundParameters, Solved
 from quoron_server.algorithms.whitened.method import COMMON, TAILED
@@ -34,7 +34,7 @@ from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 pages = OnFirstUse("quoron.reports.pages")
-SHOWN = 3  # facts that were estimated, in a summary; the page has all
+MAX_SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound, TAILED apart: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -87,8 +87,8 @@ class TrainingSummary(Printed):
     data_quality: DataQualityReport | None = (
         None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     )
-    forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Meaning | None = None  # the same of a bound that a method made of what it released
+    forecast: Forecast | None = None  # what the predicted risk means for the label (planning.forecasts)
+    afterwards: Forecast | None = None  # the same of a bound that a method made of what it released
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
     group_mu: float | None = None  # of everything charged to the population, where all of it is Gaussian
@@ -102,10 +102,10 @@ class TrainingSummary(Printed):
     def foretold(self) -> str | None:
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
-        told = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
-        known = [(word, each) for word, each in told if each is not None]
-        said = [f"{each.excess_risk:.2g} {word}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
-        return f"excess risk at most {', '.join(said)}" if said else None
+        risks = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
+        known = [(word, risk) for word, risk in risks if risk is not None]
+        texts = [f"{risk.excess_risk:.2g} {word}" + f" ({risk.words()})" * bool(risk.words()) for word, risk in known]
+        return f"excess risk at most {', '.join(texts)}" if texts else None
 
     def _beside(self) -> str:
         """Return what the plan's bound is to be read beside."""
@@ -143,9 +143,9 @@ class TrainingSummary(Printed):
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the method, what was learnt of the table, and the price."""
         rows = self.method()
-        rows += [(f"estimated: {each.column}", each.text()) for each in self.estimates[:SHOWN]]
-        if len(self.estimates) > SHOWN:
-            rows.append(("and more", f"{len(self.estimates) - SHOWN:,} facts of the table: declared.toml"))
+        rows += [(f"estimated: {bound.column}", bound.text()) for bound in self.estimates[:MAX_SHOWN]]
+        if len(self.estimates) > MAX_SHOWN:
+            rows.append(("and more", f"{len(self.estimates) - MAX_SHOWN:,} facts of the table: declared.toml"))
         if self.data_quality is not None:
             rows += self.data_quality.table()[:1]
         if self.evaluation is not None:
@@ -164,7 +164,7 @@ class TrainedTable(Run[Model]):
     def rows(self) -> list[tuple[str, str]]:
         """Return the first of the summary, how good the model is, and the first warning."""
         measured = [] if self.evaluation is None else self.evaluation.rows()[:2]
-        warned = [("warnings", f"{len(self.summary.warnings)}: {each}") for each in self.summary.warnings[:1]]
+        warned = [("warnings", f"{len(self.summary.warnings)}: {warning}") for warning in self.summary.warnings[:1]]
         return [*self.summary.rows()[:5], *measured, *warned]
 
     @property
@@ -189,7 +189,7 @@ class TrainedTable(Run[Model]):
 
 
 def write(
-    prepared: Prepared[Curated],
+    prepared: Prepared[TableSetup],
     folder: RunFolder,
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
@@ -200,15 +200,14 @@ def write(
 
     The model comes last: where it is, all of the folder is.
     """
-    plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    shares = checks.label_shares(held.encoding, plan.guarantee.data_quality, seen)
-    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
+    plan, rows, began = prepared.planned.plan, prepared.setup.rows, prepared.setup.identity.began
+    shares = checks.label_shares(rows.encoding, plan.guarantee.data_quality, seen)
+    model = Model.released(weights, rows.encoding, rows.declared.loss, plan, made=began, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    found = intervals_of(model, plan, events)
-    known = {"no_interval": f"no interval: {found}"} if isinstance(found, str) else {"uncertainty": found}
+    intervals = intervals_of(model, plan, events)
+    known = {"no_interval": f"no interval: {intervals}"} if isinstance(intervals, str) else {"uncertainty": intervals}
     model = replace(model, forecast=summary.foretold(), evaluation=measured, **known)
-    rows = [public_row(event) for event in events]
-    folder.write_rounds(rows)
+    folder.write_rounds([public_row(event) for event in events])
     folder.write_json("summary.json", summary.as_json())
     pages.write_training(folder, summary, model)
     folder.write_text(MODEL, model.as_text())
@@ -222,29 +221,29 @@ def stored(folder: RunFolder) -> TrainedTable:
 
 
 def _summary(
-    prepared: Prepared[Curated],
+    prepared: Prepared[TableSetup],
     model: Model,
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None,
     measured: Evaluation | None,
 ) -> TrainingSummary:
-    plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
-    looked, group = plan.guarantee.data_quality, told.population
-    known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
-    quality = None if looked is None or seen is None else checks.read(looked, seen, scene.held.encoding, known)
+    plan, setup, section = prepared.planned.plan, prepared.setup, prepared.config.train
+    check, group = plan.guarantee.data_quality, section.population
+    known = frozenset[str]() if setup.estimates is None else setup.estimates.columns
+    quality = None if check is None or seen is None else checks.read(check, seen, setup.rows.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
-    found = *_no_better(last), *overtaken
+    reasons = *_no_better(last), *overtaken
     doubts = (
-        *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
+        *(reasons or (() if measured else no_better_than_start(plan, left))),  # held-out users say more than a bound
         *(measured.remarks if measured else ()),
         *(quality.warnings if quality else ()),
-        *(scene.estimates.left_out if scene.estimates else ()),
+        *(setup.estimates.left_out if setup.estimates else ()),
         *one_answer(model),
     )
-    with lifetime.opened(told.ledger) as ledger:
+    with lifetime.opened(section.ledger) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
-        gaussian = all(each.mu is not None for each in ledger.charges(group))
+        gaussian = all(charge.mu is not None for charge in ledger.charges(group))
     limit = "none"
     if account is not None:  # what the limit counts decides, not what is proved of all runs together
         limit = f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
@@ -268,17 +267,17 @@ def _summary(
         group_limit=limit,
         warnings=(
             *doubts,
-            *scene.held.warnings,
-            *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
-            *bounds.capped(events),
+            *setup.rows.warnings,
+            *(forecasts.at_boundary(model.weights, plan) or forecasts.undeclared(prepared.config, plan)),
+            *forecasts.capped(events),
             *_of_columns(events),
         ),
-        unseen=checks.unseen(quality, scene.unlooked),
+        unseen=checks.unseen(quality, setup.unchecked),
         choice=prepared.planned.choice,
         data_quality=quality,
-        estimates=() if scene.estimates is None else scene.estimates.lines(),
-        forecast=meaning(problem, plan.predicted_excess_risk),
-        afterwards=meaning(problem, left),
+        estimates=() if setup.estimates is None else setup.estimates.lines(),
+        forecast=forecast_of(problem, plan.predicted_excess_risk),
+        afterwards=forecast_of(problem, left),
         evaluation=measured,
         overtaken=bool(overtaken) or _outgrown(plan, last),
         doubts=doubts,
@@ -293,17 +292,17 @@ def _summary(
 
 def _with_rate(problem: Problem, model: Model) -> Problem:
     """With the label rate that was released, where the estimates have one of two classes and nobody declared it."""
-    told, known = model.label_shares, problem.beliefs
-    if told is None or problem.outputs > 1 or not known.sigmoid or known.label_rate is not None:
+    released, known = model.label_shares, problem.beliefs
+    if released is None or problem.outputs > 1 or not known.sigmoid or known.label_rate is not None:
         return problem
-    shares = seen(told.shares, told.error)
+    shares = seen(released.shares, released.error)
     return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
 
 
 def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return what the last release says; nothing before any."""
-    found: Mapping[str, Any] = events[-1].get("public", {}) if events else {}
-    return found
+    public: Mapping[str, Any] = events[-1].get("public", {}) if events else {}
+    return public
 
 
 def _no_better(last: Mapping[str, Any]) -> Iterator[str]:
@@ -343,11 +342,11 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
 
 def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what the run released of how columns vary and of how sure predictions could be."""
-    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
+    ratios = [event["public"]["unevenness"] for event in events if "unevenness" in event.get("public", {})]
     last = _last(events)
-    if found and found[-1] > UNEVEN:
+    if ratios and ratios[-1] > UNEVEN:
         yield (
-            f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in "
+            f"the pilot could not make the columns even: directions still differed by a factor of {ratios[-1]:.1f} in "
             "its last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, "
             "leave out columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users."
         )
@@ -434,17 +433,17 @@ def intervals_of(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]
 def _in_units(model: Model, solved: Solved, free: Any) -> Intervals:
     """Every coefficient is a linear function of the weights, and a constant; None of one that no row determines."""
     zero = _coefficients(replace(model, weights=np.zeros_like(model.weights)))
-    each = np.stack([_coefficients(replace(model, weights=row)) - zero for row in np.eye(len(model.weights))], axis=1)
-    found: list[tuple[float, float] | None] = []
-    for direction, constant in zip(each, zero.tolist(), strict=True):
+    units = np.stack([_coefficients(replace(model, weights=row)) - zero for row in np.eye(len(model.weights))], axis=1)
+    intervals: list[tuple[float, float] | None] = []
+    for direction, constant in zip(units, zero.tolist(), strict=True):
         if np.abs(free @ direction).max(initial=0.0) > 1e-9 * np.abs(direction).max():
-            found.append(None)
+            intervals.append(None)
             continue
         along = solved.along(direction)
-        farthest = float(max(-model.least(sign * along[None]).item() for sign in (1.0, -1.0)))
+        farthest = float(max(-model.lowest_score(sign * along[None]).item() for sign in (1.0, -1.0)))
         middle, half = float(constant + direction @ solved.point), solved.reach(along, farthest)
-        found.append((middle - half, middle + half))
-    return tuple(found)
+        intervals.append((middle - half, middle + half))
+    return tuple(intervals)
 
 
 def _free(model: Model) -> Any:

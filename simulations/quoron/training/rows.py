@@ -63,8 +63,8 @@ from quoron.training.memory import make_sure_of_answers
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, OtherVersion, RunError, count, positive
+from quoron_privacy.histograms.held_out import HeldMeans
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise, StartedNoise, of_the_run
 from quoron_privacy.release import Sums
@@ -427,12 +427,12 @@ def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
                 "their graph, and return them as float32 or float64 on the processor."
             ) from error
     try:
-        found = np.asarray(rows, dtype=np.float64)
+        array = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise RunError(f"Expected rows of numbers, got {type(rows).__name__}. Return an array.") from error
-    if found.shape != shape:
-        raise RunError(f"Expected one row of {shape[1]} numbers for each of {shape[0]} users, got shape {found.shape}.")
-    return found
+    if array.shape != shape:
+        raise RunError(f"Expected one row of {shape[1]} numbers for each of {shape[0]} users, got shape {array.shape}.")
+    return array
 
 
 @entry_point
@@ -493,8 +493,8 @@ def train_rows(
         QuoronError: Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
     count(users=users, dimension=dimension)
-    kept = None if start is not None else begun_with(training)
-    begin = kept or Start(origin_of(start, dimension))
+    stored = None if start is not None else begun_with(training)
+    begin = stored or Start(origin_of(start, dimension))
     setting, metrics = Setting.of(training, users=users, start=begin), training.get("metrics")
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
@@ -510,16 +510,16 @@ def train_rows(
 def begun_with(training: Training) -> Start | None:
     """Return the start that the run in `out` began with; None where none has begun, or it began at zero."""
     out = training.get("out")
-    return Start.read(Path(out) / FILE) if out is not None and Identity.kept(RunFolder(Path(out)), ROWS) else None
+    return Start.read(Path(out) / FILE) if out is not None and Identity.stored(RunFolder(Path(out)), ROWS) else None
 
 
 def start_of(training: Training, own: Start) -> Start:
     """Return the start that the run in `out` began with if it is one of this model, said in the log; else its own."""
-    kept = begun_with(training)
-    if kept is None or kept.shapes != own.shapes or kept.digest == own.digest:
+    stored = begun_with(training)
+    if stored is None or stored.shapes != own.shapes or stored.digest == own.digest:
         return own
     _log.warning("this model is not the one that the run in %s began with, which goes on from that", training["out"])
-    return kept
+    return stored
 
 
 def released(folder: str | Path, own: Start) -> Start:
@@ -532,13 +532,13 @@ def released(folder: str | Path, own: Start) -> Start:
     run = RunFolder(Path(folder))
     run.summary()  # written after the model
     begun = Start.read(run.path / FILE)
-    found = Start(run.model(), {} if begun is None else begun.fixed)
-    if found.shapes != own.shapes:
+    start = Start(run.model(), {} if begun is None else begun.fixed)
+    if start.shapes != own.shapes:
         raise ConfigError(
-            f"Expected a model of {len(found.weights):,} numbers and {len(found.fixed):,} parts that are not trained, "
+            f"Expected a model of {len(start.weights):,} numbers and {len(start.fixed):,} parts that are not trained, "
             f"as the run in {folder} made it, got one of another shape, of {len(own.weights):,} and {len(own.fixed):,}."
         )
-    return found
+    return start
 
 
 def carry_out(
@@ -560,7 +560,7 @@ def carry_out(
     out, chunk = training.get("out"), chunk if training.get("chunk") is None else training.get("chunk")
     if chunk is not None:
         count(chunk=chunk)
-    begun = None if out is None else Identity.kept(RunFolder(Path(out)), ROWS)
+    begun = None if out is None else Identity.stored(RunFolder(Path(out)), ROWS)
     seed = setting.simulation_seed
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(
@@ -587,23 +587,23 @@ def carry_out(
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
         among, evaluations = None, None
         if setting.held and figures is not None:
-            among, apart = parts(run.plan.problem.users + setting.held, setting.held, run.noise(own))
-            evaluations = _evaluations(run.plan, setting, figures, start.weights, apart)
+            among, held_out = parts(run.plan.problem.users + setting.held, setting.held, run.noise(own))
+            evaluations = _evaluations(run.plan, setting, figures, start.weights, held_out)
         enclosed = enclosed and watch is None
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among, enclosed)
-        moved = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
-        events, told = own.events(), own.released(EVALUATED)
-    model, statement = start.weights + moved, sentence(run.plan.guarantee)
+        step = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
+        events, released = own.events(), own.released(EVALUATED)
+    model, statement = start.weights + step, sentence(run.plan.guarantee)
     folder.write_model(model)
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
-    evaluation = None if told is None else _said(run.plan, setting, told, statement)
+    evaluation = None if released is None else _figures(run.plan, setting, released, statement)
     between = ((event["round"] + 1, event["public"].get("evaluation")) for event in events)
-    history = tuple((done, _said(run.plan, setting, each, statement)) for done, each in between if each is not None)
-    said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
-    folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
+    history = tuple((at, _figures(run.plan, setting, means, statement)) for at, means in between if means is not None)
+    extra = {} if evaluation is None else {"evaluation": evaluation.as_json()}
+    folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | extra)
     trained = TrainedRows(model, model, statement, folder.path, run.plan, len(events), evaluation, history)
     write_rows(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
-    run.end(model=moved)
+    run.end(model=step)
     if run.account is not None:
         with run.account() as kept:
             stopped = setting.patience is not None and len(events) < run.plan.cost.rounds
@@ -612,7 +612,7 @@ def carry_out(
     return trained
 
 
-def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, apart: Users) -> Evaluations:
+def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, held_out: Users) -> Evaluations:
     """Return what held-out users say of a model, with noise of this start alone, or from a simulation's seed."""
     held, seed, patience = plan.guarantee.held_out, setting.simulation_seed, setting.patience
     assert isinstance(held, HeldMeans)
@@ -623,26 +623,26 @@ def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, 
         )
 
     def release(moved: Vector, number: int) -> tuple[Any, dict[str, Any]]:
-        values = as_matrix(figures(apart.copy(), start + moved), (len(apart), held.figures))
+        values = as_matrix(figures(held_out.copy(), start + moved), (len(held_out), held.figures))
         source: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
-        told = held.release(values, source.stream("held out", "means", number))
-        return [entry for entry, _ in held.releases()], {"means": told.tolist()}
+        means = held.release(values, source.stream("held out", "means", number))
+        return [entry for entry, _ in held.releases()], {"means": means.tolist()}
 
     def enough(released: Sequence[dict[str, Any]]) -> bool:
         if patience is None or len(released) < 2 * patience:
             return False
-        sums = np.array([each["means"][1] for each in released[-2 * patience :]])
+        sums = np.array([event["means"][1] for event in released[-2 * patience :]])
         before, last = sums.reshape(2, patience).mean(axis=1)
         return bool(last <= before)  # of sums, as how many have items is the same
 
     return Evaluations(release, held.rounds, enough)
 
 
-def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
+def _figures(plan: RunPlan, setting: Setting, released: dict[str, Any], statement: str) -> Evaluation:
     held = plan.guarantee.held_out
     assert isinstance(held, HeldMeans)
     promise = ReleaseGuarantee(plan.guarantee.epsilon, plan.guarantee.delta, statement)
-    return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
+    return of_means(held, setting.measured, np.array(released["means"], np.float64), promise)
 
 
 def _differing(out: str | Path, setting: Setting) -> str:
@@ -772,8 +772,8 @@ def _columns(data: Data) -> list[str] | None:
 
 def _read(data: Data, names: list[str]) -> dict[str, Array]:
     """Columns of a table as arrays, (N,) or, where entries are arrays of one shape, (N, ...)."""
-    found = data if hasattr(data, "columns") else data.select_columns(names).with_format("numpy")[:]
-    return {name: _dense(name, np.asarray(found[name])) for name in names}
+    columns = data if hasattr(data, "columns") else data.select_columns(names).with_format("numpy")[:]
+    return {name: _dense(name, np.asarray(columns[name])) for name in names}
 
 
 def _dense(name: str, column: Array) -> Array:
@@ -828,16 +828,16 @@ def _array(part: Any) -> Array:
 
 def _numbers(part: Any) -> Array:
     try:
-        found = _array(part).copy()  # which nobody else writes
+        numbers = _array(part).copy()  # which nobody else writes
     except (TypeError, ValueError) as error:
         raise DataError(
             f"Expected numbers, got {type(part).__name__} that numpy cannot hold. Give them as float32."
         ) from error
-    if found.dtype.kind not in "biuf":
-        raise DataError(f"Expected numbers, got entries of type {found.dtype}. Encode and pad them.")
-    if found.ndim == 0:
+    if numbers.dtype.kind not in "biuf":
+        raise DataError(f"Expected numbers, got entries of type {numbers.dtype}. Encode and pad them.")
+    if numbers.ndim == 0:
         raise DataError("Expected one entry an item, got a single number.")
-    return found.astype(np.float32) if found.dtype == np.float64 else found
+    return numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -888,17 +888,17 @@ class Timetable:
 
     def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
         """Return those of `users` (k,). A user's depend on no other user's items: a row moves by its user alone."""
-        held, first = self.items.counts[users], self.items.offsets[users]
+        counts, first = self.items.counts[users], self.items.offsets[users]
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)
-        places += np.where(held > 0, first, 0)[:, None, None]  # where a step has fewer items
-        taken, passes = np.minimum(held, self.items_per_user), 1 if self.local is None else self.local.epochs
-        owner, ends = np.repeat(np.arange(len(users)), taken), taken.cumsum()
-        rank = np.arange(len(owner)) - np.repeat(ends - taken, taken)
+        places += np.where(counts > 0, first, 0)[:, None, None]  # where a step has fewer items
+        sizes, passes = np.minimum(counts, self.items_per_user), 1 if self.local is None else self.local.epochs
+        owner, ends = np.repeat(np.arange(len(users)), sizes), sizes.cumsum()
+        rank = np.arange(len(owner)) - np.repeat(ends - sizes, sizes)
         item = rank.copy()
-        for row in np.flatnonzero(held > taken).tolist():
+        for row in np.flatnonzero(counts > sizes).tolist():
             stream = noise.stream("items", round_, int(users[row]))
-            item[ends[row] - taken[row] : ends[row]] = stream.subset(int(held[row]), int(taken[row]))
+            item[ends[row] - sizes[row] : ends[row]] = stream.subset(int(counts[row]), int(sizes[row]))
         for number in range(passes):
             order = item
             if self.local is not None:  # its user's items in a new order, user after user
@@ -1005,6 +1005,6 @@ def require_metrics(items: Items, metrics: Mapping[str, Metric], model: Any, par
 
 def _measured(metric: Metric, model: Any, parts: Parts) -> NDArray[np.float64]:
     """Return the numbers of items (m,), in [0, 1]."""
-    found = metric(model, *parts)
-    rows = np.asarray(found.detach().cpu().double() if hasattr(found, "detach") else found, np.float64)
+    values = metric(model, *parts)
+    rows = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, np.float64)
     return np.asarray(np.clip(rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows, 0.0, 1.0))

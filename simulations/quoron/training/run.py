@@ -28,19 +28,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.config import Config, TableSection, estimates_bounds, require_epsilon
 from quoron.data.index import Rows
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.scores import held_users, parts
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import MODEL, RECORD, Identity, RunFolder
+from quoron.simulation.problem import estimates_rate, with_columns
 from quoron.simulation.problem import problem as problem_of
-from quoron.simulation.problem import rate_is_wanted, with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
-from quoron.training.table import Curated, CuratorEngine, check_section, hold, refuse_frame
+from quoron.training.table import CuratorEngine, TableSetup, check_section, load_rows, refuse_frame
 from quoron_client.data.encoding import Signs
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from quoron.training import estimated as estimating
     from quoron.training import evaluated
     from quoron.training.column_bounds import Released
-    from quoron.training.estimated import Declarations, Undeclared
+    from quoron.training.estimated import Declarations, UndeclaredSetup
 else:
     estimating = OnFirstUse("quoron.training.estimated")  # of a table that nobody declared
     evaluated = OnFirstUse("quoron.training.evaluated")  # of users that are held out
 
-AnyPrepared: TypeAlias = "Prepared[Undeclared] | Prepared[Curated]"
+AnyPrepared: TypeAlias = "Prepared[UndeclaredSetup] | Prepared[TableSetup]"
 DIGESTED = 1 << 22  # bytes of items that are digested at a time
 
 
@@ -87,34 +87,34 @@ def prepare(
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
         done = _released(folder) is not None
-    kept = Identity.kept(folder, RECORD)
-    table = config, base, kept or Identity.fresh(name), frame, assumptions
-    prepared: AnyPrepared = _undeclared(*table) or _planned(*table, begun=kept is not None)
+    stored = Identity.stored(folder, RECORD)
+    table = config, base, stored or Identity.fresh(name), frame, assumptions
+    prepared: AnyPrepared = _undeclared(*table) or _planned(*table, begun=stored is not None)
     if folder is not None and done:
         raise complete(folder)
     prepared.run.check()
     return prepared
 
 
-def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, RunPlan, int]:
+def simulate_training(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, RunPlan, int]:
     """Train with noise from `simulation_seed`, for the data holder alone: the model, the plan, rounds taken.
 
     Bit-identical for the same declared table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
-    plan, held = prepared.planned.plan.without("held_out", "data_quality").simulated(), prepared.scene.held
+    plan, rows = prepared.planned.plan.without("held_out", "data_quality").simulated(), prepared.setup.rows
     source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
-    among, apart = _parts(config, held.declared.users, source)
-    seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
+    among, held_out = _parts(config, rows.declared.users, source)
+    seen = None if quality is None else quality.shares(data_quality.drawn(quality, rows, source, among))
     noise = StartedNoise.simulated(source)
-    engine = CuratorEngine(held.declared, held.items, noise, seed=_read_by(plan), among=among)
+    engine = CuratorEngine(rows.declared, rows.items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
-    weights = data_quality.centred(weights, held.encoding, prepared.planned.plan, seen)
-    shares = data_quality.label_shares(held.encoding, quality, seen)
-    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=None, shares=shares)
-    if len(apart) and (ending := evaluated.of_final_model(prepared, apart, source)) is not None:
-        promise, told = prepared.planned.plan.simulated().guarantee, ending.release(model.weights, 0)[1]
-        measured = evaluated.evaluation(promise, held.declared.loss, held.encoding, model.weights, told)
+    weights = data_quality.centred(weights, rows.encoding, prepared.planned.plan, seen)
+    shares = data_quality.label_shares(rows.encoding, quality, seen)
+    model = Model.released(weights, rows.encoding, rows.declared.loss, plan, made=None, shares=shares)
+    if len(held_out) and (ending := evaluated.of_model(prepared, held_out, source)) is not None:
+        promise, released = prepared.planned.plan.simulated().guarantee, ending.release(model.weights, 0)[1]
+        measured = evaluated.evaluation(promise, rows.declared.loss, rows.encoding, model.weights, released)
         model = replace(model, evaluation=measured)
     return model, plan, len(events)
 
@@ -137,19 +137,19 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     prepared = _of_simulation(config, base, frame)
     if prepared is None:
         return config, ""
-    paid = prepared.scene.paid
-    released, _ = estimating.release(prepared.scene, SeededNoise(config.run.seed))
-    estimates, found = estimating.read(prepared, released)
-    said = ", ".join(f"{each.column}: {each.text()}" for each in estimates.lines())
+    paid = prepared.setup.paid
+    released, _ = estimating.release(prepared.setup, SeededNoise(config.run.seed))
+    estimates, rest = estimating.read(prepared, released)
+    text = ", ".join(f"{bound.column}: {bound.text()}" for bound in estimates.lines())
     remark = (
-        f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
+        f"SIMULATED estimates, with noise from a seed, from everybody in the table: {text}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
     )
-    found = found.but(privacy={"epsilon": paid.rest_epsilon}, train={"holdout": config.train.holdout})
-    return found, " ".join([remark, *estimates.left_out])
+    rest = rest.but(privacy={"epsilon": paid.rest_epsilon}, train={"holdout": config.train.holdout})
+    return rest, " ".join([remark, *estimates.left_out])
 
 
-def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared] | None":
+def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[UndeclaredSetup] | None":
     """Return a run of which something is estimated first, planned without held-out users: a simulation has its own."""
     identity = Identity("simulation", config.run.seed, "")
     return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
@@ -162,16 +162,16 @@ def _parts(config: Config, users: int, noise: NoiseSource) -> tuple[NDArray[np.i
 
 def _undeclared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
-) -> "Prepared[Undeclared] | None":
+) -> "Prepared[UndeclaredSetup] | None":
     """Return a run of which something is estimated first, with the forecast that it is charged by; None for others.
 
     A rate alone is not estimated for a method that is not Gaussian as a whole.
     """
-    found, named = None, config.algorithm.name
+    known, named = None, config.algorithm.name
     able = named not in ALGORITHMS or ALGORITHMS[named].may_be_gaussian
-    if is_wanted(config) or (able and rate_is_wanted(config)):
-        found = estimating.prepared(config, base, identity, frame, assumptions)
-    return None if found is None else _prepared(config, *found, config.digest(), identity)
+    if estimates_bounds(config) or (able and estimates_rate(config)):
+        known = estimating.prepared(config, base, identity, frame, assumptions)
+    return None if known is None else _prepared(config, *known, config.digest(), identity)
 
 
 def _planned(
@@ -185,36 +185,36 @@ def _planned(
     estimates: "Declarations | None" = None,
     asked: TableSection | None = None,
     digest: str | None = None,
-    people: bytes = b"",
-) -> Prepared[Curated]:
+    users_digest: bytes = b"",
+) -> Prepared[TableSetup]:
     """Return a run whose plan is verified, before anybody asks whether the group's account has room for it."""
     given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame, begun=begun, given=given, people=people)
+    rows = load_rows(config, base, frame, begun=begun, given=given, users_digest=users_digest)
     seeded = config.but(run={"seed": identity.seed})
-    users = held.declared.users
-    trained = replace(held.declared, users=users - held_users(users, config.train.holdout))
-    of = seeded, problem_of(config, trained), held.encoding
-    planned, unlooked = data_quality.plan(*of) if estimates is None else estimating.within(*of, estimates.paid)
+    users = rows.declared.users
+    trained = replace(rows.declared, users=users - held_users(users, config.train.holdout))
+    of = seeded, problem_of(config, trained), rows.encoding
+    planned, unchecked = data_quality.plan(*of) if estimates is None else estimating.within(*of, estimates.paid)
     if config.train.holdout is not None:
-        planned = evaluated.with_held_out(planned, config, held.encoding, users)
+        planned = evaluated.with_held_out(planned, config, rows.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    label, remarks = held.encoding.label, planned.remarks
+    label, remarks = rows.encoding.label, planned.remarks
     if estimates is None and isinstance(label, Signs) and not label.truth:  # whose type does not say so
         remarks += (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
-    if unlooked is not None:
-        remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
-    held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
-    scene = Curated(held, identity, unlooked, estimates, people)
-    return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
+    if unchecked is not None:
+        remarks += (f"Nobody looks at how well the table fits its declarations: {unchecked}.",)
+    rows = replace(rows, declared=replace(rows.declared, domain=plan.problem.domain))
+    setup = TableSetup(rows, identity, unchecked, estimates, users_digest)
+    return _prepared(config, setup, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
 
 
-def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:
-    return Prepared(config, scene, planned, digest, identity.run, partial(lifetime.opened, config.train.ledger))
+def _prepared(config: Config, setup: S, planned: Plan, digest: str, identity: Identity) -> Prepared[S]:
+    return Prepared(config, setup, planned, digest, identity.run, partial(lifetime.opened, config.train.ledger))
 
 
-def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
+def _with_estimates(prepared: "Prepared[UndeclaredSetup]", folder: RunFolder) -> Prepared[TableSetup]:
     """Return the run as planned for what was estimated, which is done now if it has not been: charged, then committed.
 
     Nothing is made of what was estimated, no plan and no error, before it is committed: a user who starts again after
@@ -223,34 +223,34 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
     """
     with closing(_run_ledger(prepared, folder)) as own:
         ended = own.finished or (own.released(PLANNED) or {}).get("refused")
-        if not ended and not own.same_inputs(prepared.scene.people):  # a slot is the same user's to the end
+        if not ended and not own.same_inputs(prepared.setup.users_digest):  # a slot is the same user's to the end
             raise other_run(folder.path, "table")
 
         def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
             prepared.run.charge()
-            trained, _ = _parts(prepared.config, prepared.scene.users, prepared.run.noise(own))
-            released, entries = estimating.release(prepared.scene, among=trained)
+            trained, _ = _parts(prepared.config, prepared.setup.users, prepared.run.noise(own))
+            released, entries = estimating.release(prepared.setup, among=trained)
             return entries, {"estimates": released}
 
-        found, said, run = own.draw_once(ESTIMATES, draw)["estimates"], own.released(PLANNED), None
-        if said is None:
-            run, refused = _planned_for(prepared, found)
-            said = {"refused": refused}
-            own.commit(PLANNED, None, (), said, plan=(prepared if run is None else run).run.text)
-        elif not said["refused"]:  # there is a plan: whatever is wrong now is not with what was found
-            run = _made_of(prepared, found)
+        estimates, outcome, run = own.draw_once(ESTIMATES, draw)["estimates"], own.released(PLANNED), None
+        if outcome is None:
+            run, refused = _try_plan(prepared, estimates)
+            outcome = {"refused": refused}
+            own.commit(PLANNED, None, (), outcome, plan=(prepared if run is None else run).run.text)
+        elif not outcome["refused"]:  # there is a plan: whatever is wrong now is not with what was found
+            run = _planned_from(prepared, estimates)
         if run is None:
             own.abandon()
     if run is None:
         prepared.run.end("failed", model=None)
-        raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {said['refused']}")
+        raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {outcome['refused']}")
     folder.write_json("plan.json", run.planned.as_json())
-    assert run.scene.estimates is not None
-    folder.write_text("declared.toml", run.scene.estimates.toml(run.config))
+    assert run.setup.estimates is not None
+    folder.write_text("declared.toml", run.setup.estimates.toml(run.config))
     return run
 
 
-def _run_ledger(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
+def _run_ledger(prepared: "Prepared[UndeclaredSetup]", folder: RunFolder) -> Ledger:
     """Return its open ledger. Until it is planned for the estimates its plan is the forecast. OtherVersion else."""
     if folder.ledger.exists():
         own = Ledger.open(folder.ledger)
@@ -260,26 +260,26 @@ def _run_ledger(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
         if own.released(PLANNED) is not None:
             return own
         own.close()
-    return prepared.begin(folder, asdict(prepared.scene.identity))
+    return prepared.begin(folder, asdict(prepared.setup.identity))
 
 
-def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tuple[Prepared[Curated] | None, str]:
+def _try_plan(prepared: "Prepared[UndeclaredSetup]", released: "Released") -> tuple[Prepared[TableSetup] | None, str]:
     """Return the run for what was released, or why there is none."""
     try:  # whatever is wrong with what was found is a function of it: a statement, never a run that cannot go on
-        return _made_of(prepared, released), ""
+        return _planned_from(prepared, released), ""
     except (NothingReleased, Infeasible, ConfigError, BudgetExceeded, VerificationError) as error:
         return None, str(error)
 
 
-def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared[Curated]:
+def _planned_from(prepared: "Prepared[UndeclaredSetup]", released: "Released") -> Prepared[TableSetup]:
     """Return the run for what was released."""
-    scene, (estimates, config) = prepared.scene, estimating.read(prepared, released)
-    given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
-    made = _planned(*given, begun=True, estimates=estimates, asked=check_section(prepared.config), **own)
-    if made.run.plan.guarantee.estimates is not estimates.paid:
+    setup, (estimates, config) = prepared.setup, estimating.read(prepared, released)
+    given = config, setup.base, setup.identity, setup.frame, setup.assumptions
+    own: dict[str, Any] = {"digest": prepared.digest, "users_digest": setup.users_digest}
+    planned = _planned(*given, begun=True, estimates=estimates, asked=check_section(prepared.config), **own)
+    if planned.run.plan.guarantee.estimates is not estimates.paid:
         raise VerificationError("Expected a guarantee of the estimates and all else together, got one without.")
-    return made
+    return planned
 
 
 def carry_out(
@@ -301,29 +301,29 @@ def carry_out(
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     for doubt in () if begun else prepared.planned.doubts:
         warnings.warn(doubt, DoubtfulModel, stacklevel=2)
-    if not isinstance(prepared.scene, Curated):  # which is charged, and so has begun, before it can be planned
+    if not isinstance(prepared.setup, TableSetup):  # which is charged, and so has begun, before it can be planned
         prepared, begun = _with_estimates(prepared, folder), True
-    run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
+    run, rows, identity = prepared.run, prepared.setup.rows, prepared.setup.identity
     if not begun:
         make_sure_of_answers(run.plan)
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            if not own.finished and not own.same_inputs(prepared.scene.people, digest_of(held.items)):
+            if not own.finished and not own.same_inputs(prepared.setup.users_digest, digest_of(rows.items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
-            among, apart = _parts(prepared.config, held.declared.users, source)
+            among, held_out = _parts(prepared.config, rows.declared.users, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
-            held.looked()
+            rows.drop_marks()
             given: dict[str, Any] = {"seed": _read_by(run.plan), "engine": engine, "among": among}
-            ending = evaluated.of_final_model(prepared, apart) if len(apart) else None
-            finish = partial(data_quality.centred, encoding=held.encoding, plan=run.plan, seen=seen)
-            with closing(CuratorEngine(held.declared, held.items, words, **given)) as asked:
-                model = run.carry_out(own, asked, observers, evaluations=ending, finish=finish)
+            ending = evaluated.of_model(prepared, held_out) if len(held_out) else None
+            finish = partial(data_quality.centred, encoding=rows.encoding, plan=run.plan, seen=seen)
+            with closing(CuratorEngine(rows.declared, rows.items, words, **given)) as curator:
+                model = run.carry_out(own, curator, observers, evaluations=ending, finish=finish)
             events = own.events()
             measured = None
-            if len(apart):
-                of = run.plan.guarantee, held.declared.loss, held.encoding, model
+            if len(held_out):
+                of = run.plan.guarantee, rows.declared.loss, rows.encoding, model
                 measured = evaluated.evaluation(*of, own.released(EVALUATED))
     trained = result.write(prepared, folder, model, events, seen, measured)
     run.end(model=model)
@@ -378,12 +378,12 @@ def digest_of(items: ItemBatch | Rows) -> bytes:
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         data = np.ascontiguousarray(array).view(np.uint8).ravel()
-        found = [b""] * -(-len(data) // DIGESTED)
+        digests = [b""] * -(-len(data) // DIGESTED)
 
-        def part(place: int, data: Any = data, found: list[bytes] = found) -> None:
+        def part(place: int, data: Any = data, digests: list[bytes] = digests) -> None:
             own = data[place * DIGESTED : (place + 1) * DIGESTED]
-            found[place] = hashlib.blake2b(own, digest_size=32, person=b"quoron-items").digest()
+            digests[place] = hashlib.blake2b(own, digest_size=32, person=b"quoron-items").digest()
 
-        at_once([partial(part, place) for place in range(len(found))], all_threads())
-        digest.update(b"".join(found))
+        at_once([partial(part, place) for place in range(len(digests))], all_threads())
+        digest.update(b"".join(digests))
     return digest.digest()

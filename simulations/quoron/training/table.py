@@ -104,7 +104,7 @@ NUMBERS = 1 << 23  # of users, that are looked at together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldRows:
+class TableRows:
     """Rows of users, of which nothing is shown but how many users there are.
 
     Of a table items and marks are in memory. Of a folder of files rows are put in order within a memory that is fixed,
@@ -119,8 +119,8 @@ class HeldRows:
     items: ItemBatch | Rows = field(repr=False)  # of all slots, or rows to be read when a run begins
     _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
 
-    def looked(self) -> None:
-        """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
+    def drop_marks(self) -> None:
+        """Free the memory of the data quality check: `fitting` is over, or never comes."""
         self._marks.clear()
 
     def fitting(self, slots: Users) -> Iterator[Fitting]:
@@ -144,7 +144,7 @@ class HeldRows:
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         """Yield whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
         if isinstance(self.items, ItemBatch):
-            assert self._marks, "a look at rows that were looked at"
+            assert self._marks, "marks were dropped before the data quality check"
             yield self._marks[0]
             return
         for owners, table in self.items.tables(wanted[: self.items.index.users]):
@@ -155,35 +155,35 @@ class HeldRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curated:
+class TableSetup:
     """The users of a data holder's run, and which run that is."""
 
-    held: HeldRows
+    rows: TableRows
     identity: Identity
-    unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
+    unchecked: str | None = None  # why no data quality check is made; None: one is made
     estimates: "Declarations | None" = None  # what of its declarations was estimated
-    people: bytes = b""  # a digest of who the users are, then
+    users_digest: bytes = b""  # of the users' names, then
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings that a plan is shown with."""
-        return self.held.warnings
+        return self.rows.warnings
 
 
-def hold(
+def load_rows(
     config: Config,
     base: Path,
     frame: Any = None,
     *,
     begun: bool = False,
     given: configs.TableSection | None = None,
-    people: bytes = b"",
-) -> HeldRows:
+    users_digest: bytes = b"",
+) -> TableRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
     left: it gets what there is. The section of the table before patterns were looked up is `given`: with what it
-    excludes, and what it estimates. A digest of its users is `people`, where something of them was estimated.
+    excludes, and what it estimates. `users_digest` is of its users, where something of them was estimated.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
@@ -194,32 +194,32 @@ def hold(
     items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
 
-    def declared(found: int) -> Declared:
-        return Declared.of_rows(encoding, loss, domain, users=slots(config, found), items_per_user=items)
+    def declared(users: int) -> Declared:
+        return Declared.of_rows(encoding, loss, domain, users=slots(config, users), items_per_user=items)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
         rows = Rows.of(opened(source, section.user), encoding)
-        _check_people(people, rows.index.digest.encode())
+        _check_same_users(users_digest, rows.index.digest.encode())
         encoding = check_types(encoding, types_of(rows.index.files.schema))
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         warnings = (*public.knowledge.assumptions, *unread(given or section, rows.index.files.schema.names))
-        return HeldRows(public, encoding, warnings, zero_rows, rows)
+        return TableRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
         table = source_of(section, base, frame)
         ask = partial(make_sure_of_items, then, begun=begun)
         encoding, gathering = gather(table, encoding, section.user, most, ask=ask)
         gathered = gathering.end()
-        if people:
-            _check_people(people, gathering.people)
+        if users_digest:
+            _check_same_users(users_digest, gathering.people)
         public = declared(gathered.users)
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
     warnings = (*public.knowledge.assumptions, *unread(given or section, table.names))
-    return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.block.marks)])
+    return TableRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.block.marks)])
 
 
 def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any) -> tuple[Encoding, Gathering]:
@@ -237,9 +237,9 @@ def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any)
     return encoding, gathering
 
 
-def _check_people(people: bytes, now: bytes) -> None:
+def _check_same_users(users_digest: bytes, now: bytes) -> None:
     """A slot is the same user's in all that a run does: evaluation#ev1."""
-    if people and people != now:
+    if users_digest and users_digest != now:
         raise DataError("Expected the users of whom something was estimated, got others. Go on with that table.")
 
 
@@ -276,7 +276,7 @@ def refuse_frame(config: Config, folder: RunFolder, call: str) -> None:
         )
 
 
-def slots(config: Config, found: int) -> int:
+def slots(config: Config, users: int) -> int:
     """Return the number of slots: of users where that is public, as declared where it is not.
 
     ConfigError for a declaration that cannot be meant, and for a δ above one in so many; DataError for more users.
@@ -284,18 +284,18 @@ def slots(config: Config, found: int) -> int:
     assert isinstance(config.population, configs.TableSection)
     privacy, declared = config.privacy, config.population.users
     if privacy.adjacency == "replace-one":
-        if declared not in (None, found):
+        if declared not in (None, users):
             raise ConfigError(
-                f"Expected population.users={found}, the number of users in the table, which is public with "
+                f"Expected population.users={users}, the number of users in the table, which is public with "
                 f"replace-one; got {declared}. Leave it out."
             )
-        declared = found
+        declared = users
     if declared is None:
         raise ConfigError(
             "Expected population.users with adjacency zero-out, got none: whether a user is in the table is private "
             "then. Declare the most users that it may hold."
         )
-    if found > declared:
+    if users > declared:
         raise DataError(f"Expected at most population.users={declared} users in the table, got more. Declare more.")
     check_delta(privacy.delta, declared, allowed=privacy.allow_large_delta)
     return declared

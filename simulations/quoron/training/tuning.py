@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 import numpy as np
 
 from quoron.arguments import TrainingArguments, entry_point
-from quoron.config import Config, TableSection, is_wanted, require_epsilon
+from quoron.config import Config, TableSection, estimates_bounds, require_epsilon
 from quoron.data.columns import Label
 from quoron.data.users import Declared, Vector
 from quoron.evaluation.scores import held_users, means, parts, products, usable
@@ -43,7 +43,7 @@ from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Choice
 from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, MODEL, SEARCH, Identity, RunFolder, claim
-from quoron.simulation.comparison import Cell, Request, shown
+from quoron.simulation.comparison import Cell, Request, value_text
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.sources import Source, described
@@ -52,11 +52,11 @@ from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import complete, digest_of
-from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
+from quoron.training.table import CuratorEngine, TableRows, TableSetup, check_section, load_rows, refuse_frame
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, QuoronError, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import (
@@ -110,7 +110,7 @@ class Price:
     """What a search promises and costs, and what it is beside: public, before anything is looked at."""
 
     trials: Trials
-    pairs: tuple[Pair, ...]  # of one trial
+    pairs: tuple[DominatingPair, ...]  # of one trial
     epsilon: float  # of the whole search
     delta: float
     adjacency: Adjacency
@@ -119,8 +119,8 @@ class Price:
 
     def verify(self) -> None:
         """VerificationError unless the second account finds it within its promise; Infeasible where it costs more."""
-        if (found := self.selection.promised(self.delta)) > self.epsilon * (1 + 1e-9):
-            raise Infeasible("selection", f"these trials cost epsilon={found:.3g}, not {self.epsilon:g}", "less noise")
+        if (spent := self.selection.promised(self.delta)) > self.epsilon * (1 + 1e-9):
+            raise Infeasible("selection", f"these trials cost epsilon={spent:.3g}, not {self.epsilon:g}", "less noise")
         verified.check(self.trials, self.pairs, self.epsilon, self.delta)
 
     @property
@@ -151,28 +151,29 @@ class Price:
         }
 
 
-def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[Pair]]]) -> tuple[T, Price]:
+def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[DominatingPair]]]) -> tuple[T, Price]:
     """What `plan` makes of what a trial may spend, (μ, δ), and the price of its pairs, verified: within that `asked`.
 
     Where some cost more than Gaussian ones, trials are planned with less. Raises what `plan` and `Price.verify` raise.
     """
-    each, mu = max(1e-12, asked.delta / (2 * asked.trials.mean)), calibrate(asked.epsilon, asked.delta, asked.trials)
+    delta, mu = max(1e-12, asked.delta / (2 * asked.trials.mean)), calibrate(asked.epsilon, asked.delta, asked.trials)
     for _ in range(_AGAIN):
-        made, pairs = plan(mu, each)
+        planned, pairs = plan(mu, delta)
         price = replace(asked, pairs=_worst(pairs))
         cost = price.selection.promised(asked.delta)
         if cost <= asked.epsilon * (1 + 1e-9):
             break
         mu = rounded(mu * (min(0.97, rounded(asked.epsilon / cost)) if math.isfinite(cost) else 0.5))
     price.verify()
-    return made, price
+    return planned, price
 
 
-def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+def _worst(pairs: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
     """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
     gaussian = [pair for pair in pairs if pair.is_gaussian]
     others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
+    variation = max(pair.variation for pair in gaussian)
+    return (DominatingPair.gaussian(max(pair.mu for pair in gaussian), variation), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +291,8 @@ class Candidate:
     def name(self) -> str:
         """For people: the algorithm that is carried out, and what varies."""
         own = self.planned.plan.algorithm
-        taken = own if self.cell.algorithm == own else f"{self.cell.algorithm} ({own})"
-        return " ".join([taken, *(f"{key}={shown(value)}" for key, value in self.cell.varied)])
+        label = own if self.cell.algorithm == own else f"{self.cell.algorithm} ({own})"
+        return " ".join([label, *(f"{key}={value_text(value)}" for key, value in self.cell.varied)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -305,7 +306,7 @@ class TableSearch(Printed):
     effort: Mapping[str, Any]  # how many trials, whether padded, and how many users score, as `prepare` takes them
     identity: Identity
     users: int  # all of them
-    held: int  # of these, held out
+    held_out: int  # of these, held out
     noise: GaussianNoise  # of a trial's score
     rows_of: "_Rows"
     seeded: bool  # a simulation
@@ -323,13 +324,13 @@ class TableSearch(Printed):
 
     def promised(self, plan: RunPlan) -> RunPlan:
         """Return the plan of a trial with what the whole search promises."""
-        made = replace(
+        guarantee = replace(
             plan.guarantee,
             epsilon=self.price.epsilon,
             delta=self.price.delta,
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
         )
-        searched = replace(plan, guarantee=made).assuming([Assumption(self.price.assumed)])
+        searched = replace(plan, guarantee=guarantee).assuming([Assumption(self.price.assumed)])
         return searched.simulated() if self.seeded else searched
 
     @property
@@ -350,49 +351,49 @@ class TableSearch(Printed):
     @property
     def doubts(self) -> tuple[str, ...]:
         """That no setting's plan is better than not training, said of the first; () where one is."""
-        found = [candidate.planned.doubts for candidate in self.candidates]
-        return found[0] if all(found) else ()
+        warnings = [candidate.planned.doubts for candidate in self.candidates]
+        return warnings[0] if all(warnings) else ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What is public and amiss."""
-        found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
+        remarks = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
         if self.noise.scale > USELESS * (1 + 1e-3):
-            found.append(
-                f"a trial's score is off by {self._noise_told} by its noise alone: settings that differ by less "
+            remarks.append(
+                f"a trial's score is off by {self._noise_text} by its noise alone: settings that differ by less "
                 "are told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
             )
-        return tuple(found)
+        return tuple(remarks)
 
     @property
-    def _noise_told(self) -> str:
+    def _noise_text(self) -> str:
         """The noise of a score; of numbers in the label's units too, as a share of a wide range looks like little."""
-        first, shown = self.candidates[0], f"± {self.noise.scale:.2g}"
+        first, noise = self.candidates[0], f"± {self.noise.scale:.2g}"
         if not isinstance(first.loss, Regression):
-            return shown
+            return noise
         label = cast(TableSection, first.config.population).label
         low, high = (label and label.range) or (0.0, 0.0)
         units = self.noise.scale * worst(first.loss) * (high - low)
-        return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
+        return f"{noise} ({in_units(units)} of the label's units)" if high > low else noise
 
     def digest(self) -> bytes:
         """Of what trials compute with, under every setting; private, and erased at the end."""
-        others = {self.rows_of.key(each.config): each for each in self.candidates}
-        found = b"".join(digest_of(self.rows_of.of(each.config).items) for each in others.values())
-        return hashlib.blake2b(found, digest_size=32, person=b"quoron-tuning").digest()
+        others = {self.rows_of.key(candidate.config): candidate for candidate in self.candidates}
+        digests = b"".join(digest_of(self.rows_of.of(candidate.config).items) for candidate in others.values())
+        return hashlib.blake2b(digests, digest_size=32, person=b"quoron-tuning").digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         candidate = self.candidates[place]
         rows, plan = self.rows_of.of(candidate.config), candidate.planned.plan
         declared, items = replace(rows.declared, domain=plan.problem.domain), rows.items
-        training, scoring = parts(self.users, self.held, source)
+        training, scoring = parts(self.users, self.held_out, source)
         order = None if plan.asks_everybody else plan.seed
         engine = CuratorEngine(declared, items, noise, seed=order, among=training)
         if place not in self._algorithms:  # which is verified, once
             self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
         weights, events = without_ledger(self._algorithms[place], engine, noise)
-        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
+        scores = [user_scores(weights, declared.loss, batch) for batch in batches(declared, items, scoring)]
         score = private_mean(np.concatenate(scores), self.noise, noise)
         return Outcome(score, weights, events)
 
@@ -402,12 +403,12 @@ class TableSearch(Printed):
             "price": self.price.as_json(),
             "statement": self.statement,
             "candidates": [
-                {"name": each.name, "varied": dict(each.cell.varied), "algorithm": each.planned.plan.algorithm}
-                for each in self.candidates
+                {"name": trial.name, "varied": dict(trial.cell.varied), "algorithm": trial.planned.plan.algorithm}
+                for trial in self.candidates
             ],
             "refused": [{"name": name, "why": why} for name, why in self.refused],
             "users": self.users,
-            "held_out": self.held,
+            "held_out": self.held_out,
             "score": score_name(self.candidates[0].loss),
             "score_noise": self.noise.scale,
             "remarks": [*self.doubts, *self.remarks],
@@ -415,20 +416,20 @@ class TableSearch(Printed):
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see before it begins."""
-        said, each = self.price.as_json(), self.candidates[0].planned.plan.guarantee
-        times = said["epsilon"] / said["trial_epsilon"]
-        missed = said["chance_that_one_setting_is_never_tried"]
+        price, promise = self.price.as_json(), self.candidates[0].planned.plan.guarantee
+        times = price["epsilon"] / price["trial_epsilon"]
+        missed = price["chance_that_one_setting_is_never_tried"]
         padded = "always as many; each trial's own time tells its setting"
         clock = padded if self.price.padded else "NOT padded: anyone who sees how long it takes learns more"
         return [
             ("settings", f"{len(self.candidates):,}"),
             ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
-            ("the whole search", f"ε = {said['epsilon']:.4g}, δ = {said['delta']:g}, {self.price.adjacency}"),
-            ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
-            ("in the open", f"all settings one after the other: ε = {said['open_search_epsilon']:.4g} at the same δ"),
-            ("users", f"{self.users - self.held:,} train, {self.held:,} score every trial"),
-            ("score", f"{score_name(self.candidates[0].loss)}, off by {self._noise_told} by noise"),
-            ("a trial is planned with", f"ε = {each.epsilon:.4g}, δ = {each.delta:.2g}"),
+            ("the whole search", f"ε = {price['epsilon']:.4g}, δ = {price['delta']:g}, {self.price.adjacency}"),
+            ("one trial", f"ε = {price['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
+            ("in the open", f"all settings one after the other: ε = {price['open_search_epsilon']:.4g} at the same δ"),
+            ("users", f"{self.users - self.held_out:,} train, {self.held_out:,} score every trial"),
+            ("score", f"{score_name(self.candidates[0].loss)}, off by {self._noise_text} by noise"),
+            ("a trial is planned with", f"ε = {promise.epsilon:.4g}, δ = {promise.delta:.2g}"),
             ("the clock", clock),
         ]
 
@@ -450,7 +451,7 @@ def prepare(
     """
     if not seeded:
         require_epsilon(config.privacy.model_fields_set, "tuning")
-    if is_wanted(config):
+    if estimates_bounds(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be estimated: "
             "every trial would estimate them again. Run `quoron bounds` once and put its lines into the configuration, "
@@ -478,42 +479,44 @@ def prepare(
     positive(trials=mean)
     law = Trials.negative_binomial(mean, most=math.ceil(3 * mean) if most is None and padded else most)
     rows = _Rows(base, frame)
-    helds = [rows.of(each.config).declared for each in cells]
-    users = helds[0].users
-    if any(each.users != users for each in helds):
+    declared_tables = [rows.of(cell.config).declared for cell in cells]
+    users = declared_tables[0].users
+    if any(declared.users != users for declared in declared_tables):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
     if (share := effort.get("holdout")) is None:  # so that the noise of a score is small, if it can be
         share = min(max(1 / (calibrate(epsilon, delta, law) * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
-    held = held_users(users, share)
+    held_out = held_users(users, share)
 
-    def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
-        candidates, refused = _planned(cells, helds, (mu, each), held, identity)
-        own = gdp.mu_for(planned_with(mu, each), each, gaussians=1)
-        noise = GaussianNoise.for_mu(sensitivity=1 / held, mu=own, dimension=1)  # of a mean of scores in [0, 1]
-        plans = [each.planned.plan for each in candidates]
-        pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
-        score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
+    def plan(mu: float, delta: float) -> tuple[_Planned, list[DominatingPair]]:
+        candidates, refused = _planned(cells, declared_tables, (mu, delta), held_out, identity)
+        own = gdp.mu_for(planned_with(mu, delta), delta, gaussians=1)
+        noise = GaussianNoise.for_mu(sensitivity=1 / held_out, mu=own, dimension=1)  # of a mean of scores in [0, 1]
+        plans = [candidate.planned.plan for candidate in candidates]
+        pairs = [pair for plan in plans for pair in ALGORITHMS[plan.algorithm].pairs(plan)]
+        score = DominatingPair.gaussian(
+            sensitivity_recount.mu(1 / held_out, noise.scale, 1), total_variation(gaussians=1)
+        )
         return (candidates, refused, noise), [*pairs, score]  # by what is drawn: the second account's own
 
     asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), padded)
     (candidates, refused, noise), price = within(asked, plan)
     price = replace(price, candidates=len(candidates))
     planned = (tuple(candidates), tuple(refused), price)
-    return TableSearch(request, *planned, effort, identity, users, held, noise, rows, seeded)
+    return TableSearch(request, *planned, effort, identity, users, held_out, noise, rows, seeded)
 
 
 def _planned(
-    cells: Sequence[Cell], helds: Sequence[Declared], of_a_trial: tuple[float, float], held: int, identity: Identity
+    cells: Sequence[Cell], tables: Sequence[Declared], budget: tuple[float, float], held_out: int, identity: Identity
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    mu, delta = of_a_trial
+    mu, delta = budget
     epsilon = planned_with(mu, delta)
     if epsilon < MIN_EPSILON:
         raise Infeasible("selection", f"a trial would have epsilon={epsilon:.2g}", "a larger epsilon, or fewer trials")
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     refused: list[tuple[str, str]] = []
     errors: list[QuoronError] = []
-    for cell, declared in zip(cells, helds, strict=True):
-        training = replace(declared, users=declared.users - held)
+    for cell, declared in zip(cells, tables, strict=True):
+        training = replace(declared, users=declared.users - held_out)
         try:
             privacy, run = {"epsilon": epsilon, "delta": delta}, {"seed": identity.seed}
             config = cell.config.but(privacy=privacy, train={"data_quality": 0.0, "holdout": None}, run=run)
@@ -524,10 +527,10 @@ def _planned(
             refused.append((cell.named, str(error)))
             errors.append(error)
             continue
-        found.append(Candidate(cell, config, replace(planned, plan=plan)))
-    if not found:
+        candidates.append(Candidate(cell, config, replace(planned, plan=plan)))
+    if not candidates:
         raise errors[0]
-    return found, refused
+    return candidates, refused
 
 
 class _Rows:
@@ -535,7 +538,7 @@ class _Rows:
 
     def __init__(self, base: Path, frame: Any) -> None:
         self._base, self._frame = base, frame
-        self._held: dict[str, HeldRows] = {}
+        self._held: dict[str, TableRows] = {}
 
     @staticmethod
     def key(config: Config) -> str:
@@ -543,22 +546,22 @@ class _Rows:
         encoding = encoding_of(check_section(config), loss_of(config))
         return json.dumps([encoding.as_json(), config.population.items_per_user], sort_keys=True, default=str)
 
-    def of(self, config: Config) -> HeldRows:
-        """As `config` encodes and declares them. Raises what `hold` raises."""
+    def of(self, config: Config) -> TableRows:
+        """As `config` encodes and declares them. Raises what `load_rows` raises."""
         loss, key = loss_of(config), self.key(config)
         encoding = encoding_of(check_section(config), loss)
         if key not in self._held:
             self._held.clear()  # before others are read
-            self._held[key] = hold(config, self._base, self._frame)
-            self._held[key].looked()
-        held = self._held[key]
+            self._held[key] = load_rows(config, self._base, self._frame)
+            self._held[key].drop_marks()
+        rows = self._held[key]
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
-        declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
-        return replace(held, declared=declared)
+        declared = replace(rows.declared, loss=loss, domain=domain, dimension=dimension)
+        return replace(rows, declared=declared)
 
 
 CHOSEN = "chosen.toml"
-UNLOOKED = "a search looks at nothing but scores"
+UNCHECKED = "a search looks at nothing but scores"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -589,7 +592,7 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
             warnings.warn(doubt, DoubtfulModel, stacklevel=2)
     with memory_for("the rest of this search", ONCE):
         best = _best(search, folder)
-        tuned = _kept(search, folder, best)
+        tuned = _write_best(search, folder, best)
     search.run.end(model=best.weights)
     return tuned
 
@@ -623,23 +626,23 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
 
 def resume(folder: RunFolder) -> Tuned:
     """Go on with the search in a folder, for its one charge: the same trials, nothing drawn again. Or read it."""
-    kept = folder.read_json(SEARCH)
+    record = folder.read_json(SEARCH)
     config = folder.config()
     if (folder.path / MODEL).is_file():
         done = stored(folder)
-        if not kept["seeded"]:
+        if not record["seeded"]:
             with lifetime.opened(config.train.ledger) as population:
-                end(population, Identity(**kept["identity"]).run, model=done.weights)
+                end(population, Identity(**record["identity"]).run, model=done.weights)
         return done
     refuse_frame(config, folder, "quoron.tune")
     search = prepare(
         config,
         folder.path,
-        identity=Identity.kept(folder, SEARCH) or Identity.fresh(folder.path.name),
-        seeded=kept["seeded"],
-        vary=kept["vary"],
-        algorithms=kept["algorithms"],
-        **kept["effort"],
+        identity=Identity.stored(folder, SEARCH) or Identity.fresh(folder.path.name),
+        seeded=record["seeded"],
+        vary=record["vary"],
+        algorithms=record["algorithms"],
+        **record["effort"],
     )
     return carry_out(search, folder)
 
@@ -650,10 +653,10 @@ def stored(folder: RunFolder) -> Tuned:
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
 
 
-def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
+def _write_best(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
     """Return the files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    held = search.rows_of.of(candidate.config)
+    rows = search.rows_of.of(candidate.config)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
     choice = Choice(
         candidate.name,
@@ -665,8 +668,8 @@ def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
         search.price.as_json(),
     )
     remarks = (*planned.remarks, *search.remarks)
-    scene = Curated(replace(held, warnings=(*held.warnings, *search.remarks)), search.identity, UNLOOKED)
-    prepared = Prepared(search.request.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
+    setup = TableSetup(replace(rows, warnings=(*rows.warnings, *search.remarks)), search.identity, UNCHECKED)
+    prepared = Prepared(search.request.config, setup, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())
     folder.write_json(CHOICE, asdict(choice))
@@ -740,7 +743,7 @@ def tune(
     searched: dict[str, Any] = {name: value for name, value in arguments.items() if name not in _CONFIGURED}
     config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    identity = Identity.kept(folder, SEARCH) or Identity.fresh(name)
+    identity = Identity.stored(folder, SEARCH) or Identity.fresh(name)
     search = prepare(config, Path.cwd(), identity=identity, frame=frame, seeded=seeded, **searched)
     if dry_run:
         return search

@@ -63,7 +63,7 @@ def test_replacing_one_user_moves_the_weighted_mean_by_no_more_than_the_sensitiv
 
 @given(size=st.integers(2, 40), seed=st.integers(0, 2**32 - 1))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_replacing_one_user_moves_the_score_by_at_most_one_rung(size, seed):
+def test_replacing_one_user_moves_the_score_by_at_most_one_level(size, seed):
     first, second = neighbours(np.random.default_rng(seed), size, 2)
     assert abs(score_of(first) - score_of(second)) <= score_step(size)
 

@@ -17,16 +17,6 @@ from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for, mu_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.lottery import (
-    Lottery,
-    OneShot,
-    calibrate,
-    core_for,
-    ladder_mus,
-    smallest_cohort,
-    verify_one_shot,
-)
-from quoron_privacy.robust.lottery_loops import ladder
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     REACH,
@@ -41,6 +31,16 @@ from quoron_privacy.robust.outlier_mean import (
     weighted_shifts,
 )
 from quoron_privacy.robust.outlier_mean_loops import largest_ratios
+from quoron_privacy.robust.smooth_test import (
+    OneShot,
+    SmoothTest,
+    calibrate,
+    core_for,
+    ladder_mus,
+    smallest_cohort,
+    verify_one_shot,
+)
+from quoron_privacy.robust.smooth_test_loops import ladder
 
 FAR = 1e3  # isolated
 
@@ -61,7 +61,7 @@ def seen(points: np.ndarray, mean: OutlierMean) -> tuple[np.ndarray, np.ndarray,
 
 
 def ratios(first: np.ndarray, second: np.ndarray, mean: OutlierMean, *, higher: int = 0) -> np.ndarray:
-    """Shifts over their bound by the larger score, for pairs that a lottery may release; `higher`: score too large."""
+    """Shifts over their bound by the larger score, for pairs that the test may release; `higher`: score too large."""
     (one, weight, x), (two, other, y) = seen(first, mean), seen(second, mean)
     top = np.maximum(one, two)
     met = np.minimum(one, two) >= mean.cohort_size * (mean.ramp_low + 1)  # so that both have a mean
@@ -89,7 +89,7 @@ def test_no_small_cohort_moves_the_mean_by_more_than_its_larger_score_allows(siz
 
 
 def test_the_shift_of_the_next_rung_is_too_small():
-    """The twin: one outlier in both is a rung below full agreement, and there a pair moves the mean by 2τ/(C − 1)."""
+    """The twin: one outlier in both is a level below full agreement, and there a pair moves the mean by 2τ/(C − 1)."""
     for size in (4, 5, 6, 7):
         worst = [ratios(*every_pair(size), mean, higher=score_step(size)) for mean in means(size)]
         assert max(found.max(initial=0.0) for found in worst) > 1.01
@@ -119,19 +119,19 @@ def exact(epsilon: float, p: float, mu: float) -> float:
 def outliers_in_both(plan: OneShot, most: int) -> list[tuple[float, float]]:
     """(chance, μ) of cohorts of which j users are far away in both worlds and one answers from opposite ends."""
     size = plan.mean.cohort_size
-    return [(plan.lottery.chance((size - j) ** 2 + j), 2 / (size - j) / plan.noise_multiplier) for j in range(most + 1)]
+    return [(plan.test.chance((size - j) ** 2 + j), 2 / (size - j) / plan.noise_multiplier) for j in range(most + 1)]
 
 
 def test_a_ladder_that_charges_every_rung_with_the_shift_of_the_top_is_caught():
     """The twin's noise is what full agreement needs; ten outliers in both cohorts then leak more than δ."""
-    epsilon, delta, size, rungs = 8.0, 1e-6, 200, 40
-    core = core_for(size, rungs)
+    epsilon, delta, size, levels = 8.0, 1e-6, 200, 40
+    core = core_for(size, levels)
     mean = weighted_mean(size, core)
     noise = mean.shifts_at(np.array([size**2]))[0] / mu_for(epsilon, 0.99 * delta)
-    mus = ladder_mus(mean, rungs, noise)
+    mus = ladder_mus(mean, levels, noise)
     table = ladder(epsilon, delta, delta, np.full_like(mus, mus[-1]), 1.0)
-    table = tuple(map(float, np.append(table, np.ones(rungs + 1 - len(table)))))
-    twin = OneShot(mean, Lottery(size, core, table), noise)
+    table = tuple(map(float, np.append(table, np.ones(levels + 1 - len(table)))))
+    twin = OneShot(mean, SmoothTest(size, core, table), noise)
     assert max(exact(epsilon, p, mu) for p, mu in outliers_in_both(twin, 20)) > 1.5 * delta
     with pytest.raises(VerificationError, match="certified delta"):
         verify_one_shot(twin, epsilon, delta)
@@ -149,7 +149,7 @@ def twin(plan: OneShot, epsilon: float, delta: float, shifts: np.ndarray) -> One
     for _ in range(40):
         noise = math.sqrt(low * high)
         low, high = (low, noise) if table(noise)[-1] >= 0.999 else (noise, high)
-    return OneShot(plan.mean, Lottery(size, plan.mean.core, tuple(map(float, table(high)))), high)
+    return OneShot(plan.mean, SmoothTest(size, plan.mean.core, tuple(map(float, table(high)))), high)
 
 
 BUDGETS = [(epsilon, delta) for epsilon in (0.05, 0.4, 3.0, 12.0) for delta in (1e-12, 1e-8, 1e-4)]
@@ -164,7 +164,7 @@ def test_plans_are_certified_at_every_budget_and_use_it_up(epsilon, delta):
     for size in (edge, edge + 1, 3 * edge, 40 * edge, LARGEST_COHORT if epsilon > 0.2 else 10 * edge):
         plan = calibrate(epsilon, delta, size)
         assert 0.999 * delta <= verify_one_shot(plan, epsilon, delta) <= delta
-        assert plan.lottery.chance(plan.lottery.cohort_size**2) >= 0.999
+        assert plan.test.chance(plan.test.cohort_size**2) >= 0.999
 
 
 MEANS = [weighted_mean(5, 5), weighted_mean(6, 5), weighted_mean(7, 6), weighted_mean(8, 7)]
@@ -213,7 +213,7 @@ def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fra
 
 @st.composite
 def ramps(draw):
-    """(C, k, A, B) with C/2 <= A < B < C, at every size that a lottery may have and some beyond; short where large."""
+    """(C, k, A, B) with C/2 <= A < B < C, at every size that a test may have and some beyond; short where large."""
     size = draw(st.one_of(st.integers(4, 400), st.integers(400, 2**19), st.integers(2**20 - 50, 2**20)))
     low = draw(st.integers((size + 1) // 2, size - 2))
     high = draw(st.integers(low + 1, min(size - 1, low + 300)))
@@ -411,7 +411,7 @@ def test_the_smaller_score_must_leave_a_mean():
         released.append(mean.aggregate(points, cohort.weights, **at))
     assert scores == [64, 46]
     assert np.linalg.norm(released[0] - released[1]) > 100 * mean.shifts_at(np.array([64])).max()
-    assert Lottery(10, mean.core, (0.5, 1.0)).chance(46) == 0  # hence such a pair is never released
+    assert SmoothTest(10, mean.core, (0.5, 1.0)).chance(46) == 0  # hence such a pair is never released
 
 
 def climb(rng: np.random.Generator, mean: OutlierMean, turns: int) -> float:
@@ -457,9 +457,9 @@ def test_clusters_stay_below_the_bound_of_their_larger_score(size, seed):
 
 
 @pytest.mark.parametrize(("epsilon", "size"), [(1.0, 200), (4.0, 600), (8.0, 60)])
-def test_a_ladder_that_is_charged_one_rung_too_high_does_not_verify(epsilon, size):
+def test_a_ladder_that_is_charged_one_level_too_high_does_not_verify(epsilon, size):
     plan = calibrate(epsilon, 1e-6, size)
-    broken = twin(plan, epsilon, 1e-6, plan.mean.shifts_at(plan.lottery.scores + score_step(size)))
+    broken = twin(plan, epsilon, 1e-6, plan.mean.shifts_at(plan.test.scores + score_step(size)))
     assert broken.noise_multiplier < 0.995 * plan.noise_multiplier
     with pytest.raises(VerificationError, match="certified delta"):
         verify_one_shot(broken, epsilon, 1e-6)

@@ -179,7 +179,7 @@ def slow_run(plan, users, source):
                 rows = users(cohort, md)
                 distances = np.sqrt(np.sum((rows[:, None] - rows[None, :]) ** 2, axis=-1))
                 s = int(np.sum(distances <= tau))
-                table, above = account.lottery.table, s - size * mean.core
+                table, above = account.test.table, s - size * mean.core
                 chance = 0.0 if above < 0 else table[min(above // (2 * (size - 1)), len(table) - 1)]
                 ticket = int(source.stream("test", round_).uniform_below(2**63, 1)[0])
                 if ticket < int(chance * 2**63):

@@ -11,8 +11,8 @@ from contracts.scenes import PRIVACY, PROBLEM
 from problems import changed
 from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.robust import subsampled_lottery
-from quoron_privacy.robust.lottery import ladder_mus
+from quoron_privacy.robust import subsampled_test
+from quoron_privacy.robust.smooth_test import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms import accelerated_erm as search
 from quoron_server.algorithms.accelerated_erm import Inputs, release_chance
@@ -49,20 +49,20 @@ def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
 class TestForgivingTests:
     """Lowering the core leaves the chances at a lower score what they were at the top, within the same promise."""
 
-    def test_of_lotteries(self):
+    def test_of_smooth_tests(self):
         plan, lower = (
-            subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10, forgiven=forgiven)
+            subsampled_test.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10, forgiven=forgiven)
             for forgiven in (0, 60)
         )
-        subsampled_lottery.verify_subsampled(lower, 1.0, 1e-6)
-        assert lower.lottery.chance(2000**2 - 60 * 2000) >= 0.999
+        subsampled_test.verify_subsampled(lower, 1.0, 1e-6)
+        assert lower.test.chance(2000**2 - 60 * 2000) >= 0.999
         usual = [float(ladder_mus(each.mean, 1, 1.0)[-1]) for each in (plan, lower)]
         assert 1 < lower.noise_multiplier / plan.noise_multiplier < 1.1 * usual[1] / usual[0]
 
     def test_too_much_is_refused(self):
         asked = {"users": 5000, "cohort_size": 2000, "releases": 10}
         with pytest.raises(Infeasible, match="900 of 2,000"):
-            subsampled_lottery.calibrate(1.0, 1e-6, **asked, forgiven=900)
+            subsampled_test.calibrate(1.0, 1e-6, **asked, forgiven=900)
 
 
 def tampered(plan, **numbers):
@@ -114,7 +114,7 @@ class TestVerify:
         phase = plan.parameters.phases[0]
         account = phase.accounting
         each = subsampling.wor_round_mu(account.rate, 30, 1.0, 1e-5)
-        shift = account.mean.shifts_at(account.lottery.scores[-1:]).item()
+        shift = account.mean.shifts_at(account.test.scores[-1:]).item()
         printed = replace(account, noise_multiplier=shift / each)
         assert printed.noise_multiplier < 0.99 * account.noise_multiplier
         with pytest.raises(VerificationError, match="certified delta"):

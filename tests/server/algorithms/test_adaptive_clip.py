@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.means.free_presence import MeanAndCounts, Presence, weighted_row, weights_of
+from quoron_privacy.means.free_counts import MeanAndCounts, Presence, weighted_row, weights_of
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy import REACH, AdaptiveClip

@@ -34,7 +34,7 @@ def reference(plan, engine, source):
         rows = 0.2 * (x - engine.centres[order])
         distances = np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(axis=-1))
         s = int((distances <= p.radius).sum())
-        if p.accounting.lottery.decide(s, source.stream("test", t)):
+        if p.accounting.test.decide(s, source.stream("test", t)):
             near = (distances <= mean.removal_radius * p.radius).sum(axis=1)
             weights = np.clip((near - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
             noise = source.stream("release", t).gaussian_steps(problem.dimension) * 2.0**-30 * p.noise_scale
@@ -105,7 +105,7 @@ def test_a_radius_passes_the_test_that_was_planned_with_it(radius):
     mean, everybody = p.accounting.mean, np.ones(p.cohort_size, np.bool_)
     rows = gaussian_rows(p.cohort_size, LARGE.user_deviation * (1.15 if radius is None else 1.0), 10)
     score = mean.observe(rows, everybody, radius=p.radius, reference=np.zeros(10)).score
-    assert p.accounting.lottery.chance(score) > 0.9
+    assert p.accounting.test.chance(score) > 0.9
 
 
 def test_declared_outliers_are_forgiven_and_too_small_a_radius_is_named():

@@ -11,7 +11,7 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 
@@ -160,7 +160,7 @@ def test_a_phase_of_scattered_chains_releases_nothing_and_says_so():
 def tampered(plan):
     p = plan.parameters
     first = p.phases[0]
-    lottery, mean = first.release.lottery, first.release.mean
+    test, mean = first.release.test, first.release.mean
 
     def phase(**change):
         return replace(plan, parameters=replace(p, phases=(replace(first, **change), *p.phases[1:])))
@@ -168,14 +168,14 @@ def tampered(plan):
     def released(**change):
         return phase(release=replace(first.release, **change))
 
-    table = (*lottery.table[:-2], lottery.table[-1], lottery.table[-1])
+    table = (*test.table[:-2], test.table[-1], test.table[-1])
     printed = replace(mean, ramp_low=mean.cohort_size // 2, ramp_high=2 * mean.cohort_size // 3, kind="random")
     return {
         "less noise": phase(release_scale=first.release_scale * 0.999),
         "a wider radius": phase(radius=first.radius * 1.001),
         "a lower noise multiplier": released(noise_multiplier=first.release.noise_multiplier * 0.9),
-        "a steeper ladder": released(lottery=Lottery(lottery.cohort_size, lottery.core, table)),
-        "a lower core": released(lottery=Lottery(lottery.cohort_size, lottery.core - 1, lottery.table)),
+        "a steeper ladder": released(test=SmoothTest(test.cohort_size, test.core, table)),
+        "a lower core": released(test=SmoothTest(test.cohort_size, test.core - 1, test.table)),
         "another cohort": replace(plan, parameters=replace(p, cohort_size=p.cohort_size - 1)),
         "the printed ramp": released(mean=printed),
         "a smaller shift": released(mean=replace(mean, shifts=(mean.shifts[0] * 0.99,))),

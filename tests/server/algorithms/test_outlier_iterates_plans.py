@@ -12,7 +12,7 @@ from contracts.scenes import PROBLEM
 from problems import changed
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust import robust_mean
-from quoron_privacy.robust.lottery import estimate, verify_one_shot
+from quoron_privacy.robust.smooth_test import estimate, verify_one_shot
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates import (
     Stage,
@@ -41,7 +41,7 @@ def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, 
     asked = {"forgiven": forgiven(chains, lost)}
     made = robust_mean.release(4.0, 1e-6, chains, **asked)
     assert verify_one_shot(made, 4.0, 1e-6) <= 1e-6
-    assert made.lottery.chance(chains * (chains - asked["forgiven"])) >= 0.999 * (1 - 1e-9)
+    assert made.test.chance(chains * (chains - asked["forgiven"])) >= 0.999 * (1 - 1e-9)
     assert made.noise_multiplier == pytest.approx(estimate(4.0, 1e-6, chains, **asked), rel=1e-4)
 
 

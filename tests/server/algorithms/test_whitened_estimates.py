@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, special
 from scipy.stats import norm
 
-from quoron_privacy.means.free_presence import LogLength, Moment, length_sums
+from quoron_privacy.means.free_counts import LogLength, Moment, length_sums
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.whitened.estimates import LEARNT, GradientModel, in_groups, shrunk
 from quoron_server.algorithms.whitened.parameters import Law

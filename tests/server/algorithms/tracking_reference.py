@@ -12,7 +12,7 @@ from scipy.optimize import brentq, lsq_linear
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, SecondMoment, Status
-from quoron_privacy.means.free_presence import Length, LogLength, Moment, MomentMean, NormCountMean, PrefixNormCounts
+from quoron_privacy.means.free_counts import Length, LogLength, Moment, MomentMean, NormCountMean, PrefixNormCounts
 from quoron_server.algorithms.centring import margin
 from quoron_server.algorithms.tracking import THEOREM, TrackingParameters
 from quoron_server.algorithms.whitening import eigen, typical_length, whitening

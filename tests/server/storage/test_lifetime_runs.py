@@ -9,9 +9,9 @@ from scipy.stats import norm
 
 from contracts.scenes import make_plan as planned
 from federation.crowd import specification
-from quoron_privacy.accounts import near_gaussian
+from quoron_privacy.accounts import approximate_gdp
 from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, compose
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
@@ -78,17 +78,17 @@ def test_runs_whose_theorem_proves_gaussian_privacy_add_up_as_squares(
     assert len(charges) == gaussian + plain
     promise = ALGORITHMS[plan.algorithm].gaussian(plan)
     assert promise is not None
-    assert {each.variation for each in charges} == {promise.lack}
+    assert {each.variation for each in charges} == {promise.variation}
     assert all(each.mu is not None and 0 <= each.mu / promise.mu - 1 < 1e-7 for each in charges)
     if share:
-        assert gaussian == most_gaussian(promise.mu, promise.lack, share * EPSILON, share * DELTA)
+        assert gaussian == most_gaussian(promise.mu, promise.variation, share * EPSILON, share * DELTA)
     assert plain == math.floor((1 - share) * EPSILON / 0.5)
     # lifetime#lt2 by direct computation: all Gaussian runs as one, the samplers paid, beside Σ ε and Σ δ of the others
     spent = plain * 1e-7
     if gaussian:
         left = EPSILON - plain * 0.5
         spent += exact_delta(math.sqrt(gaussian) * promise.mu, left)
-        spent += (1 + math.exp(left)) * gaussian * promise.lack
+        spent += (1 + math.exp(left)) * gaussian * promise.variation
     assert spent <= DELTA
 
 
@@ -98,7 +98,7 @@ def test_without_samplers_to_pay_no_more_would_be_admitted() -> None:
     assert promise.mu == pytest.approx(0.1112, abs=1e-4)
     free = [number for number in range(1, 200) if exact_delta(math.sqrt(number) * promise.mu, EPSILON) <= DELTA]
     assert free[-1] == 69
-    assert promise.lack == pytest.approx(total_variation(gaussians=3), rel=1e-12)
+    assert promise.variation == pytest.approx(total_variation(gaussians=3), rel=1e-12)
 
 
 def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:
@@ -107,7 +107,7 @@ def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:
     plan = info.plan(problem, Privacy(0.5, 1e-7), info.options(rounds=100, rate=0.05))
     charge = Charge("run", "everyone", **charge_of(plan))
     assert charge.mu is None
-    assert [lost / 1e-7 for _, lost in charge.near][-1] == pytest.approx(near_gaussian.SHARES[-1])
+    assert [lost / 1e-7 for _, lost in charge.near][-1] == pytest.approx(approximate_gdp.SHARES[-1])
     assert fitting(0.0, charge) == 8
     assert 20 <= fitting(0.5, charge) <= 22
     assert 60 <= fitting(1.0, charge) <= 69
@@ -118,7 +118,7 @@ def test_sixty_runs_on_secret_samples_fit_where_eight_did() -> None:
     assert compose([charge] * 60, DELTA).epsilon < EPSILON
     # and no fewer than the truth: all sixty as what they are, six thousand rounds
     round_mu = plan.parameters_of(NoisySGDParameters).round_mu
-    whole = Pair.sampled(100 / 1999, round_mu, 6_000, "replace-one").delta(EPSILON, DELTA)
+    whole = DominatingPair.sampled(100 / 1999, round_mu, 6_000, "replace-one").delta(EPSILON, DELTA)
     assert 0.05 * DELTA < whole < DELTA
 
 

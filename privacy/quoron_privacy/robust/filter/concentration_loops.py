@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Mask, Matrix, Vector
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
 
 Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros

@@ -28,7 +28,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp, losses
+from quoron_privacy.accounts import gdp, pld_lattice
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Integers, Matrix, Vector
@@ -444,10 +444,10 @@ def _recounted_tables(
 @lru_cache(maxsize=256)
 def _full(epsilon: float, delta: float) -> float:
     """Return μ for which the second account has δ at ε, nearly: where the grid lies, and no bound."""
-    low, high = 0.0, losses.FARTHEST
+    low, high = 0.0, pld_lattice.FARTHEST
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
-        private = losses.gaussian(middle, np.array([epsilon]))[0] <= delta
+        private = pld_lattice.gaussian(middle, np.array([epsilon]))[0] <= delta
         low, high = (middle, high) if private else (low, middle)
     return low
 
@@ -498,7 +498,7 @@ def recounted_values(
         raise VerificationError(f"Expected decisions of at most e0 = 5, got {each:g}.")
     lowest = min(*offsets, 0) - max(math.ceil(0.2 * epsilon / each), 16)
     points = np.arange(lowest, max(math.ceil(1.4 * epsilon / each) + 16, *offsets) + 1, dtype=np.float64)
-    stop = np.stack([losses.gaussian(float(mu), epsilon - points * each) for mu in mus], axis=1)
+    stop = np.stack([pld_lattice.gaussian(float(mu), epsilon - points * each) for mu in mus], axis=1)
     rare, likely, one = 1 / (1 + math.exp(each)), 1 / (1 + math.exp(-each)), np.ones((1, len(mus)))
     values = np.empty((hits, len(offsets), len(mus)))
     before = np.concatenate([stop[:1], stop, one])  # below the lattice, on it, above it

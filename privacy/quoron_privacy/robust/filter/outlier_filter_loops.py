@@ -5,7 +5,7 @@ The search only proposes: `outlier_filter.verify` refuses a wrong proposal, so n
 
 import math
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 _DEPTHS = 40  # bins of the own user's noise, on the scale of λ
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
@@ -174,11 +174,11 @@ def verify(plan: RunPlan) -> None:
         search.require_least(NAME, "mu of a phase", claimed, mu)
 
 
-def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """Of all releases: a user is in every one of them."""
     mus = recounted_mus(p, problem)
     lack = total_variation(gaussians=len(mus) * problem.dimension)
-    return (Pair.gaussian(sensitivity_recount.together(*mus), lack),)
+    return (DominatingPair.gaussian(sensitivity_recount.together(*mus), lack),)
 
 
 def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:

@@ -34,7 +34,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers, PlacedGradient, Question
 from quoron_privacy.accounts import sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -525,11 +525,11 @@ def verify(plan: RunPlan) -> None:
         search.require_least(NAME, "sensitivity", phase.sensitivity, needed)
 
 
-def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
     mus = (sensitivity_recount.mu(far * phase.step_size, phase.release_scale, problem.dimension) for phase in p.phases)
-    return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
+    return (DominatingPair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
 def moves(p: PhasedParameters, problem: Problem) -> list[float]:

@@ -20,7 +20,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question,
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
@@ -236,7 +236,7 @@ def central_epsilon(p: PrintedMeanSGD, problem: Problem, delta: float) -> float:
 @lru_cache(maxsize=64)
 def _sampled_epsilon(users: int, cohort: int, rounds: int, mu: float, dimension: int, delta: float) -> float:
     drawn = Schedule(users, cohort, rounds, "without-replacement", "replace-one").pair(mu)
-    return drawn.lacking(total_variation(gaussians=rounds * dimension)).epsilon(delta)
+    return drawn.with_variation(total_variation(gaussians=rounds * dimension)).epsilon(delta)
 
 
 class UserLevelNoisySGD(Descent[PrintedMeanSGD, State]):
@@ -470,8 +470,8 @@ def local_epsilon(p: PrintedLocalModel, problem: Problem, delta: float) -> float
     """By docs/privacy/local-model.md, "Two reports": one user's bits and vector, with the noise that clients add."""
     d = problem.dimension
     added = min(p.noise_scale, p.radius * vector_scale(p.vector_epsilon, p.vector_delta, d))
-    vector = Pair.gaussian(sensitivity_recount.mu(2 * p.radius, added, d), total_variation(gaussians=d))
-    return (vector if p.interactions == 1 else vector.and_(Pair.response(p.range_epsilon))).epsilon(delta)
+    vector = DominatingPair.gaussian(sensitivity_recount.mu(2 * p.radius, added, d), total_variation(gaussians=d))
+    return (vector if p.interactions == 1 else vector.and_(DominatingPair.response(p.range_epsilon))).epsilon(delta)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

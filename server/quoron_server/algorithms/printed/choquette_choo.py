@@ -24,7 +24,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
@@ -292,7 +292,7 @@ def epsilon_of(p: PrintedSRGD, problem: Problem, delta: float) -> float:
         if moved <= 16 * p.noise.scale:
             mu = replace(p.noise, sensitivity=moved).effective_mu(problem.dimension)
             lack = total_variation(gaussians=p.rounds * problem.dimension)
-            best = min(best, Pair.gaussian(mu, lack).epsilon(left))
+            best = min(best, DominatingPair.gaussian(mu, lack).epsilon(left))
     return best
 
 

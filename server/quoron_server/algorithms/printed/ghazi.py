@@ -21,7 +21,7 @@ from scipy.special import expit
 
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.accounts import gdp, losses
+from quoron_privacy.accounts import gdp, pld_lattice
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
@@ -488,7 +488,7 @@ def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float
         found = np.maximum(failures, np.where(tests <= epsilon, release, 1.0))
         return float(found.min()) * (1 + 1e-9) + (1 + math.exp(epsilon)) * slack
 
-    return losses.crossing(certified, delta, most=LARGEST_EPSILON)
+    return pld_lattice.crossing(certified, delta, most=LARGEST_EPSILON)
 
 
 def _at_core(

@@ -22,7 +22,7 @@ import numpy as np
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, certified_epsilon
+from quoron_privacy.robust.laplace_gate import LaplaceGate, LaplaceOneShot, certified_epsilon
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
 from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_server.algorithm import Vector
@@ -154,7 +154,7 @@ def _release(chains: int, epsilon: float, delta: float, noises: list[float], dim
         for noise in noises
         for shift in (least, *mean.shifts)
     )
-    return LaplaceOneShot(mean, LaplaceTest(chains, mean.core, scale, threshold), multiplier * (1 - 1e-12))
+    return LaplaceOneShot(mean, LaplaceGate(chains, mean.core, scale, threshold), multiplier * (1 - 1e-12))
 
 
 def _conditions(

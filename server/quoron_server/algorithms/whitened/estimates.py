@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.arrays import Matrix
-from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment, Presence
+from quoron_privacy.means.free_counts import ColumnMean, Columns, Length, Moment, Presence
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without

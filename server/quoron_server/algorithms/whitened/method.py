@@ -60,7 +60,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import (
     ColumnSum,
     Contrasts,
     ContrastSum,

@@ -2,7 +2,7 @@
 
 What is known of a loss before anybody answers: which of its predictions count, and mean curvatures of Gaussian ones.
 
-Of several predictions all is along their contrasts (`quoron_privacy.means.free_presence`).
+Of several predictions all is along their contrasts (`quoron_privacy.means.free_counts`).
 """
 
 import math
@@ -21,7 +21,7 @@ from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
+from quoron_privacy.means.free_counts import KINDS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms.whitening import FLOOR, WIDTH, eigen, mean_chance
 from quoron_server.parameters import Parameters

@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import ConfigError, Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.free_presence import WEIGHTS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
+from quoron_privacy.means.free_counts import WEIGHTS, ColumnMean, Contrasts, LogLength, MomentMean, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
@@ -110,7 +110,7 @@ def verify(plan: RunPlan) -> None:
     )
 
 
-def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[DominatingPair, ...]:
     """whitened-tracking#w1: of the transcript, by its scales."""
     d, users, weight = problem.features, p.cohort_size, WEIGHTS[adjacency][0]
     numbers = Contrasts(d, problem.outputs).dimension
@@ -125,7 +125,7 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     means = [sensitivity_recount.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
     vote = sensitivity_recount.mu(sensitivity_recount.rows(1.0, users, adjacency), p.vote_scale, 1)
     mu = sensitivity_recount.together(*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, *means, vote)
-    return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
+    return (DominatingPair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
 def moves(p: WhitenedParameters, problem: Problem) -> list[float | None]:

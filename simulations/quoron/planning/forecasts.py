@@ -1,6 +1,6 @@
 """What an excess risk means for a label: how far off predictions are in its own units, how much accuracy that may cost.
 
->>> Meaning(0.02, start=0.69, accuracy=0.028).words()
+>>> Forecast(0.02, start=0.69, accuracy=0.028).words()
 "accuracy at most 2.8 points below the best model's (measured)"
 
 What is exact, what is measured, and how: docs/comparing.md, "In the label's own units". And what bounds a model, in
@@ -33,7 +33,7 @@ def undeclared(config: Config, plan: RunPlan) -> tuple[str, ...]:
     )
 
 
-def held(model: Vector, plan: RunPlan) -> tuple[str, ...]:
+def at_boundary(model: Vector, plan: RunPlan) -> tuple[str, ...]:
     """That the bound of the domain holds the released model (d,), and what it keeps it from."""
     problem = plan.problem
     if not on_boundary(problem.domain, model):
@@ -47,17 +47,17 @@ def held(model: Vector, plan: RunPlan) -> tuple[str, ...]:
 
 def capped(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """That a method's own cap on predictions held the last iterate of a run with these events, where it has one."""
-    told = [event["public"] for event in events if "capped" in event["public"]]
-    if not told or not told[-1]["capped"]:
+    public = [event["public"] for event in events if "capped" in event["public"]]
+    if not public or not public[-1]["capped"]:
         return ()
-    held = f"the model's predictions are held at a root mean square of {told[-1]['cap']:.3g}"
-    lost = "what it would gain beyond is lost"
-    if told[-1]["feared"]:
+    start = f"the model's predictions are held at a root mean square of {public[-1]['cap']:.3g}"
+    end = "what it would gain beyond is lost"
+    if public[-1]["feared"]:
         return (
-            f"{held}, in fear of hostile users (problem.adversarial_share, or algorithm.options.robust): {lost}, "
+            f"{start}, in fear of hostile users (problem.adversarial_share, or algorithm.options.robust): {end}, "
             "whatever the noise. Declare none where users can be trusted.",
         )
-    return (f"{held}, as noise might carry them on: {lost}. It rises with the users and with epsilon.",)
+    return (f"{start}, as noise might carry them on: {end}. It rises with the users and with epsilon.",)
 
 
 # Times the root of the excess log loss, in nine of ten runs (benchmarks/forecasts.py): accuracy that is lost; and area
@@ -66,7 +66,7 @@ ACCURACY, AREA = 0.2, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Forecast:
     """A bound on the excess risk, read. None for what does not follow from what is known of the label."""
 
     excess_risk: float  # at most, over the best model
@@ -88,41 +88,41 @@ class Meaning:
         if not self.sure:
             return ""
         if self.apart is not None and self.apart_at_start is not None:
-            beside = f"(without training {number(self.apart_at_start)})"
-            return f"predictions at most {number(self.apart)} off the best model's, root mean square {beside}"
-        said = []
+            reference = f"(without training {number(self.apart_at_start)})"
+            return f"predictions at most {number(self.apart)} off the best model's, root mean square {reference}"
+        parts = []
         if self.accuracy is not None:
-            said.append(f"accuracy at most {100 * self.accuracy:.2g} points below the best model's")
+            parts.append(f"accuracy at most {100 * self.accuracy:.2g} points below the best model's")
         if self.area is not None:
-            said.append(f"AUC {self.area:.2g}")
-        return f"{' and '.join(said)} (measured)" if said else ""
+            parts.append(f"AUC {self.area:.2g}")
+        return f"{' and '.join(parts)} (measured)" if parts else ""
 
 
-def meaning(problem: Problem, risk: float | None) -> Meaning | None:
+def forecast_of(problem: Problem, risk: float | None) -> Forecast | None:
     """Return what a bound on the excess risk means for this problem's label; None without one."""
     if risk is None:
         return None
     known, start = problem.beliefs, start_risk(problem)
     risk = min(risk, start)
-    found = Meaning(risk, start, constant_risk(problem))
+    forecast = Forecast(risk, start, constant_risk(problem))
     if (unit := known.label_unit) is not None:
         # ½ E⟨a, x - x*⟩² <= F(x) - F*, as F is a square and x* its minimum
-        return replace(found, apart=unit * math.sqrt(2 * risk), apart_at_start=unit * math.sqrt(2 * start))
+        return replace(forecast, apart=unit * math.sqrt(2 * risk), apart_at_start=unit * math.sqrt(2 * start))
     if known.sigmoid:
         rates = known.label_rates
         area = None if rates is None else min(AREA * math.sqrt(risk / (4 * rates[0] * (1 - rates[0]))), 0.5)
-        return replace(found, chance=math.exp(-risk), accuracy=min(ACCURACY * math.sqrt(risk), 0.5), area=area)
-    return found
+        return replace(forecast, chance=math.exp(-risk), accuracy=min(ACCURACY * math.sqrt(risk), 0.5), area=area)
+    return forecast
 
 
-def unsure(plan: RunPlan, left: float | None = None) -> tuple[str, ...]:
+def no_better_than_start(plan: RunPlan, left: float | None = None) -> tuple[str, ...]:
     """Say that a plan's bound, or that of what its run released (`left`), is no less than what not training leaves.
 
     One sentence, from public numbers, wherever a plan or a model is shown; () where the bound is smaller. Where nobody
     has measured a bound the planner's guess is taken.
     """
     known = (left, plan.predicted_excess_risk, plan.guessed_excess_risk)
-    bound, start = next((each for each in known if each is not None), None), start_risk(plan.problem)
+    bound, start = next((risk for risk in known if risk is not None), None), start_risk(plan.problem)
     if bound is None or bound < start:
         return ()
     return (

@@ -15,12 +15,12 @@ from cover import by_default
 from quoron_privacy.accounts import composition
 from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.robust import lottery, subsampled_lottery
-from quoron_privacy.robust.lottery import Lottery, core_for, ladder_mus, pair_divergence
-from quoron_privacy.robust.lottery_loops import step_profile
+from quoron_privacy.robust import smooth_test, subsampled_test
 from quoron_privacy.robust.outlier_mean import OutlierMean, score_step, weighted_mean
-from quoron_privacy.robust.subsampled_lottery import (
-    SubsampledLottery,
+from quoron_privacy.robust.smooth_test import SmoothTest, core_for, ladder_mus, pair_divergence
+from quoron_privacy.robust.smooth_test_loops import step_profile
+from quoron_privacy.robust.subsampled_test import (
+    SubsampledTest,
     calibrate,
     pair,
     sampling_rate,
@@ -32,7 +32,7 @@ from quoron_privacy.robust.subsampled_lottery import (
 DELTA = 1e-6
 CELLS = np.concatenate([[-np.inf], np.linspace(-6, 9, 121), [np.inf]])
 TABLE = (0.02, 0.3, 0.9)
-GENTLE = tuple(map(float, ndtr(np.linspace(-3, 2, 80))))  # neighbouring rungs all but alike
+GENTLE = tuple(map(float, ndtr(np.linspace(-3, 2, 80))))  # neighbouring levels all but alike
 TOP = len(GENTLE) - 1
 
 
@@ -44,13 +44,11 @@ class Moving(OutlierMean):
         return np.full(len(scores), self.shifts[0])
 
 
-def plan_for(
-    users: int, size: int, mu: float, table: tuple[float, ...] = TABLE, releases: int = 1
-) -> SubsampledLottery:
+def plan_for(users: int, size: int, mu: float, table: tuple[float, ...] = TABLE, releases: int = 1) -> SubsampledTest:
     """An accountant's input with shift μ at noise 1; the geometry of so small a cohort plays no part here."""
     mean = Moving("weighted", size, size, 1, 2, (mu,), (1.0,))
     floor = tuple(math.floor(p * 2**53) / 2**53 for p in table)
-    return SubsampledLottery(users, releases, mean, Lottery(size, size, floor), 1.0)
+    return SubsampledTest(users, releases, mean, SmoothTest(size, size, floor), 1.0)
 
 
 def outcome(chance: float, centre: float) -> np.ndarray:
@@ -59,12 +57,12 @@ def outcome(chance: float, centre: float) -> np.ndarray:
 
 
 def sampled(batches: list[tuple[int, float]], table: tuple[float, ...]) -> np.ndarray:
-    """Law when one of the batches, given as (rung, centre), is drawn uniformly; rung −1 never releases."""
-    return np.mean([outcome(0.0 if rung < 0 else table[rung], centre) for rung, centre in batches], axis=0)
+    """Law when one of the batches, given as (level, centre), is drawn uniformly; level −1 never releases."""
+    return np.mean([outcome(0.0 if level < 0 else table[level], centre) for level, centre in batches], axis=0)
 
 
 def worlds(rng: np.random.Generator, users: int, size: int, mu: float) -> tuple[list, list]:
-    """Batches of two neighbouring datasets: one user moves rungs by at most 1 and centres by at most μ."""
+    """Batches of two neighbouring datasets: one user moves levels by at most 1 and centres by at most μ."""
     steps, places = rng.integers(0, 2, users), rng.choice([0.0, 1.0], users) * mu
     base, lowest = int(rng.integers(-1, 2)), int(rng.integers(0, size + 1))
     pairs = []
@@ -116,15 +114,15 @@ def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
     """Answers on a line, the scores, weights and means of the mechanism itself, all nine cohorts of eight."""
     mean, table = weighted_mean(8, 6), (0.05, 0.4)
     sigma = mean.sensitivity / 0.8
-    lottery = Lottery(8, 6, tuple(math.floor(p * 2**53) / 2**53 for p in table))
-    plan = SubsampledLottery(9, 1, mean, lottery, sigma)
+    test = SmoothTest(8, 6, tuple(math.floor(p * 2**53) / 2**53 for p in table))
+    plan = SubsampledTest(9, 1, mean, test, sigma)
     rng, worst, met = np.random.default_rng(4), 0.0, 0
 
     def batch(points: np.ndarray) -> tuple[float, float]:
         near = np.abs(points[:, None] - points) <= 1
         weights = np.clip((near.sum(1) - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
         centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
-        return lottery.chance(int(near.sum())), centre / sigma
+        return test.chance(int(near.sum())), centre / sigma
 
     claims = {epsilon: subsampled_delta(plan, epsilon) for epsilon in (0.3, 1.0)}
     for _ in range(250):
@@ -143,14 +141,14 @@ def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
     assert 0.05 < worst <= 1
 
 
-@given(size=st.integers(40, 400), rungs=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
+@given(size=st.integers(40, 400), levels=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 @settings(derandomize=True, deadline=None, max_examples=40)
-def test_the_profile_of_a_release_is_the_largest_of_all_pairs_of_rungs(size, rungs, seed):
+def test_the_profile_of_a_release_is_the_largest_of_all_pairs_of_levels(size, levels, seed):
     """None of the pairs that it skips matters, whatever the ladder's shape."""
-    rng, core = np.random.default_rng(seed), core_for(size, rungs)
+    rng, core = np.random.default_rng(seed), core_for(size, levels)
     mean = weighted_mean(size, core)
-    table = np.floor(np.sort(10 ** rng.uniform(-6, 0, rungs + 1)) * 2.0**53) / 2.0**53
-    mus = ladder_mus(mean, rungs, mean.sensitivity / rng.uniform(0.05, 6))
+    table = np.floor(np.sort(10 ** rng.uniform(-6, 0, levels + 1)) * 2.0**53) / 2.0**53
+    mus = ladder_mus(mean, levels, mean.sensitivity / rng.uniform(0.05, 6))
     epsilons = np.concatenate([[0.0], rng.uniform(0, 4, 12)])
     found = np.empty(len(epsilons))
     step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, found)
@@ -206,8 +204,10 @@ def test_sampling_does_not_amplify_given_that_the_test_has_passed():
 
 
 def test_charging_the_gaussian_alone_claims_less_than_the_exact_truth():
-    """A silent release says something too: 4 users, cohorts of 2, one rung between the worlds, no shift to speak of."""
-    p, q = (sampled([(rung, 0.0)] * 3 + [(0, 0.0)] * 3, TABLE) for rung in (1, 0))  # the user is in 3 of the 6 cohorts
+    """A silent release says something too: 4 users, cohorts of 2, one level between the worlds, hardly a shift."""
+    p, q = (
+        sampled([(level, 0.0)] * 3 + [(0, 0.0)] * 3, TABLE) for level in (1, 0)
+    )  # the user is in 3 of the 6 cohorts
     exact = float(np.maximum(p - math.exp(0.1) * q, 0).sum())
     gaussian_only = float(wor_profile(0.5, 0.01, np.array([0.1]))[0])
     assert exact > 100 * gaussian_only
@@ -270,8 +270,8 @@ def test_the_second_account_finds_the_epsilon_that_is_claimed_wherever_there_is_
 
 
 def test_both_accounts_agree_with_dp_accounting_where_its_rounding_allows():
-    """All pairs of rungs on an even lattice, made into a law and composed by dp-accounting."""
-    plan, table, gap = small_plan(), np.array(small_plan().lottery.table), 2e-3
+    """All pairs of levels on an even lattice, made into a law and composed by dp-accounting."""
+    plan, table, gap = small_plan(), np.array(small_plan().test.table), 2e-3
     mus = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
     sizes, upper = np.arange(1500) * gap, np.full(1500, plan.rate * table[0])
     for place, value in enumerate(np.log1p(np.expm1(sizes) / plan.rate)):
@@ -287,7 +287,7 @@ def test_both_accounts_agree_with_dp_accounting_where_its_rounding_allows():
 
 
 @functools.cache
-def small_plan() -> SubsampledLottery:
+def small_plan() -> SubsampledTest:
     return calibrate(2.0, DELTA, users=5000, cohort_size=500, releases=20)
 
 
@@ -297,8 +297,8 @@ def test_broken_plans_do_not_verify():
         replace(plan, noise_multiplier=plan.noise_multiplier * 0.998),
         replace(plan, users=4000),
         replace(plan, releases=25),
-        replace(plan, lottery=replace(plan.lottery, table=(1.0,))),
-        replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::2])),
+        replace(plan, test=replace(plan.test, table=(1.0,))),
+        replace(plan, test=replace(plan.test, table=plan.test.table[::2])),
     ):
         with pytest.raises(VerificationError, match="certified delta"):
             verify_subsampled(broken, 2.0, DELTA)
@@ -307,7 +307,7 @@ def test_broken_plans_do_not_verify():
 BENT = {  # where each is found, what it is called, and how it errs
     "a composition that finds too little": ([composition], "delta", lambda true: lambda *a, **k: 0.98 * true(*a, **k)),
     "shifts that are too small": (
-        [lottery, subsampled_lottery],
+        [smooth_test, subsampled_test],
         "ladder_mus",
         lambda true: lambda *a: 0.998 * true(*a),
     ),
@@ -340,7 +340,7 @@ def test_everybody_asked_means_no_amplification_and_one_who_was_not_drawn_reduce
 
 def test_the_pair_of_one_release_is_its_profile_and_no_less():
     plan = calibrate(1.0, 1e-12, users=2000, cohort_size=1000, releases=1)
-    table = np.array(plan.lottery.table)
+    table = np.array(plan.test.table)
     mus = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
     made = pair(plan)
     for epsilon in (0.05, 0.4, 1.0, 1.3):
@@ -351,7 +351,7 @@ def test_the_pair_of_one_release_is_its_profile_and_no_less():
 
 
 class Higher(OutlierMean):
-    """The twin: every rung charged with the shift of the next."""
+    """The twin: every level charged with the shift of the next."""
 
     def shifts_at(self, scores: np.ndarray) -> np.ndarray:
         return super().shifts_at(scores + score_step(self.cohort_size))
@@ -368,6 +368,6 @@ def test_rungs_that_are_charged_one_too_high_do_not_verify():
         verify_subsampled(replace(plan, noise_multiplier=noise / 0.99), 1.0, DELTA)
 
 
-def test_a_lottery_that_is_never_silent_protects_only_those_who_are_not_drawn():
+def test_a_test_that_is_never_silent_protects_only_those_who_are_not_drawn():
     # Cohorts below the threshold never release, those just above always do: told apart whenever the user is drawn.
     assert subsampled_delta(plan_for(100, 10, 0.5, (1.0,)), 1.0) >= 0.1

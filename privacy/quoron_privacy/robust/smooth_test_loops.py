@@ -1,10 +1,10 @@
-"""The loops of `lottery`, and of `laplace_test` and compositions beside it. They propose; `verify_one_shot` decides."""
+"""The loops of `smooth_test`, of `laplace_gate` and of compositions. They propose; `verify_one_shot` decides."""
 
 import math
 
 import numpy as np
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly that chance can be tossed
 
@@ -31,21 +31,21 @@ def profile(epsilon, mu):  # type: ignore[no-untyped-def]
 def ladder(epsilon, delta, first, mus, goal):  # type: ignore[no-untyped-def]
     """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last, one for each of `mus`.
 
-    Number r is of pairs whose larger score stands on rung r; that of 0 is never read. Ends early at `goal`.
+    Number r is of pairs whose larger score stands on level r; that of 0 is never read. Ends early at `goal`.
     """
     most = len(mus) - 1
     table = np.empty(most + 1)
     # Chances on a grid, rounded down: what is planned is what is drawn, and verified, to the bit.
     table[0] = math.floor(first * _GRID) / _GRID
-    for rung in range(most):
-        old = table[rung]
+    for level in range(most):
+        old = table[level]
         if old >= goal:
-            return table[: rung + 1]
-        step = _largest_step(epsilon, delta, old, mus[rung + 1])
-        table[rung + 1] = max(math.floor(min(old * math.exp(step), 1.0) * _GRID) / _GRID, old)
+            return table[: level + 1]
+        step = _largest_step(epsilon, delta, old, mus[level + 1])
+        table[level + 1] = max(math.floor(min(old * math.exp(step), 1.0) * _GRID) / _GRID, old)
         # The ladder no longer climbs: above, where shifts are smaller, it would; a longer one starts elsewhere.
-        if table[rung + 1] <= old * (1 + 1e-12):
-            return table[: rung + 1]
+        if table[level + 1] <= old * (1 + 1e-12):
+            return table[: level + 1]
     return table
 
 
@@ -90,17 +90,17 @@ def _excess(epsilon, delta, old, step, mu):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def step_profile(epsilons, table, steps, mus, found):  # type: ignore[no-untyped-def]
-    """Fill `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
+    """Fill `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring levels, rounded up.
 
     `steps` are the logarithms of the ratios of neighbouring chances; number r of `mus` is for pairs whose larger score
-    stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its last chance,
+    stands on level r. Chances climb and shifts fall with r, so a range of levels is halved only where its last chance,
     at its first shift and the widest step from there on, may be above the largest value so far. Equal chances π_r are
     below the pair of π_{r-1} and π_r.
     """
     last = len(table) - 1
     widest = steps.copy()
-    for rung in range(last - 2, -1, -1):
-        widest[rung] = max(widest[rung], widest[rung + 1])
+    for level in range(last - 2, -1, -1):
+        widest[level] = max(widest[level], widest[level + 1])
     top = last  # the row of the largest value at the last place, near which that of the next one is
     ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
@@ -129,15 +129,15 @@ def step_profile(epsilons, table, steps, mus, found):  # type: ignore[no-untyped
             if value > best:
                 best, top = value, end
         # The lower chance first: once its silence counts for nothing, equal chances are worse.
-        alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of rungs up to here
-        for rung in range(last):
-            silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
-            value, row = max(silent, 0.0) + 1e-15, rung + 1
-            if silent > -1e-15 and value + table[rung] > best:
-                if rung >= until:
-                    alike, until = profile(epsilon, mus[row]), rung + width
-                if value + table[rung] * alike > best:
-                    best = max(best, value + table[rung] * profile(epsilon + steps[rung], mus[row]))
+        alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of levels up to here
+        for level in range(last):
+            silent = (1 - table[level]) - growth * (1 - table[level + 1])
+            value, row = max(silent, 0.0) + 1e-15, level + 1
+            if silent > -1e-15 and value + table[level] > best:
+                if level >= until:
+                    alike, until = profile(epsilon, mus[row]), level + width
+                if value + table[level] * alike > best:
+                    best = max(best, value + table[level] * profile(epsilon + steps[level], mus[row]))
         found[place] = min(best * (1 + 1e-11), 1.0)
 
 

@@ -1,11 +1,11 @@
 """The Laplace test: one release of an outlier mean, made when the concentration score with noise clears a threshold.
 
     >>> from quoron_privacy.robust.outlier_mean import weighted_mean
-    >>> plan = LaplaceOneShot(weighted_mean(1000, 844), LaplaceTest(1000, 844, scale=5.0, threshold=913.0), 0.05)
-    >>> round(certified_epsilon(plan, 1e-6, lacking=0.0), 2)
+    >>> plan = LaplaceOneShot(weighted_mean(1000, 844), LaplaceGate(1000, 844, scale=5.0, threshold=913.0), 0.05)
+    >>> round(certified_epsilon(plan, 1e-6, variation=0.0), 2)
     0.95
 
-As printed, for comparison, with numbers that others choose: the `lottery` needs a third to a half of the noise it
+As printed, for comparison, with numbers that others choose: the `smooth_test` needs a third to a half of the noise it
 leaves behind, and no Laplace sample. For one release only; under sampling or in a series nothing is proved for it.
 
 Decided between integers: with T = ⌈C · threshold⌉ and the integer score S, S + ⌊L⌋ >= T holds iff S + L >= T. So this
@@ -27,7 +27,6 @@ from quoron_privacy.errors import VerificationError, count, positive, probabilit
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust.lottery import pair_divergence
 from quoron_privacy.robust.outlier_mean import (
     OutlierMean,
     in_score_units,
@@ -37,8 +36,9 @@ from quoron_privacy.robust.outlier_mean import (
     score_step,
     verify_outlier_mean,
 )
+from quoron_privacy.robust.smooth_test import pair_divergence
 
-loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
+loops = OnFirstUse("quoron_privacy.robust.smooth_test_loops")
 
 _CELLS = 400
 _LARGEST_EPSILON = 200.0  # beyond, nobody is protected
@@ -46,7 +46,7 @@ _TRIES = 30
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceTest:
+class LaplaceGate:
     """Release iff S/C + Laplace(scale) >= threshold, S the integer score.
 
     Formal guarantee: (ε, δ) with threshold and scale as in outlier-mean#o5, up to `noise.LAPLACE_SLACK` in total
@@ -81,10 +81,10 @@ class LaplaceTest:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceOneShot:
-    """One release behind a Laplace test, checked by `verify_laplace_test`."""
+    """One release behind a Laplace test, checked by `verify_laplace_gate`."""
 
     mean: OutlierMean
-    test: LaplaceTest
+    test: LaplaceGate
     noise_multiplier: float  # σ/τ, per coordinate
 
 
@@ -96,7 +96,7 @@ def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
     return worst <= delta
 
 
-def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
+def verify_laplace_gate(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
     """Return δ that outlier-mean#o5 certifies at ε, from a fine grid of thresholds from one score; at most `delta`.
 
     Independent of the search: divergences are masses of the best test's region, on intervals whose ends are combined
@@ -136,17 +136,17 @@ def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> f
 
 
 @lru_cache(maxsize=64)
-def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> float:
-    """An ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `lacking`, about the least there is.
+def certified_epsilon(plan: LaplaceOneShot, delta: float, variation: float) -> float:
+    """About the least ε at which outlier-mean#o5 certifies `plan` for `delta` less (1 + e^ε) · `variation`.
 
     The least of the account of `enough`, whose grid is coarse (seldom more than a few thousandths above), certified by
-    `verify_laplace_test`; infinite where the theorem says nothing. `lacking`: what samplers lack in total variation.
+    `verify_laplace_gate`; infinite where the theorem says nothing. `variation`: the total variation of samplers.
     """
     step = recounted_step(plan.mean.cohort_size) / plan.mean.cohort_size
     least = step / plan.test.scale  # what a decision costs by itself
 
     def left(epsilon: float) -> float:
-        return delta - (1 + math.exp(min(epsilon, 700.0))) * lacking
+        return delta - (1 + math.exp(min(epsilon, 700.0))) * variation
 
     low, high = least, 2 * least
     while not (left(high) > 0 and enough(plan, high, left(high))):
@@ -158,7 +158,7 @@ def certified_epsilon(plan: LaplaceOneShot, delta: float, lacking: float) -> flo
         low, high = (low, middle) if enough(plan, middle, left(middle)) else (middle, high)
     for _ in range(_TRIES):  # the second account may ask for a little more
         with suppress(VerificationError):
-            verify_laplace_test(plan, high, left(high))
+            verify_laplace_gate(plan, high, left(high))
             return high
         high = least + (high - least) * 1.001
     return math.inf

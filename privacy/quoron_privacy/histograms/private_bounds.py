@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Floats, Integers
-from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible, count, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
+from quoron_privacy.histograms.data_quality import looked_at
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 
@@ -355,10 +355,10 @@ class EstimatedBounds:
         if not 1e-6 <= share <= 1:
             raise ConfigError(f"Expected a share of μ² in [1e-6, 1], got share={share}.")
         tail = TAIL * delta / (1 + math.exp(min(epsilon, 700.0)))
-        lacks = (1 + math.exp(min(epsilon, 700.0))) * _variation(users, columns, names, tail) + TAIL * delta
-        if lacks >= delta:
+        spent = (1 + math.exp(min(epsilon, 700.0))) * _variation(users, columns, names, tail) + TAIL * delta
+        if spent >= delta:
             raise Infeasible("declarations", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        whole = gdp.mu_for(epsilon, delta - lacks) * (1 - 1e-9)  # verified by other arithmetic
+        whole = gdp.mu_for(epsilon, delta - spent) * (1 - 1e-9)  # verified by other arithmetic
         sensitivity = acute_sensitivity(users, adjacency)
         named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
         parts = (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)  # of μ², of each release
@@ -391,14 +391,14 @@ class EstimatedBounds:
         return _variation(self.users, self.columns, self.names, self.tail)
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What all of it costs, by its scales alone: at each release two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
         sizes = _dimensions(self.columns, self.names)
         each = (
             sensitivity_recount.mu(far, scale, size) for scale, size in zip(self.scales, sizes, strict=True) if scale
         )
-        return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
+        return DominatingPair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def errors(self, *, columns: int, names: int) -> Errors:
         """Return standard deviations of what is released where so many columns have numbers, and so many are named."""
@@ -493,7 +493,7 @@ class EstimatedBounds:
                 shown[column][name] = float(votes[place])
         return shown
 
-    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: Pair) -> None:
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: DominatingPair) -> None:
         """private-bounds#bd1 at its own numbers, `own` the pair of the rest; VerificationError else.
 
         By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.

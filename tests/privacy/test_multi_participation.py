@@ -15,7 +15,7 @@ from audits.harness import epsilon_lower_bound
 from cover import by_default
 from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.prefix import noise as played
+from quoron_privacy.prefix import noise as simulated
 from quoron_privacy.prefix.noise import PrefixNoise, factorise, sqrt_coefficients
 from quoron_privacy.prefix.strategies import combine, loudness, together
 
@@ -103,22 +103,22 @@ def patterns(rounds: int, participations: int, separation: int) -> list[tuple[in
 @pytest.mark.parametrize("rounds", [2, 5, 8, 11])
 @pytest.mark.parametrize("separation", [1, 2, 3, 5])
 @pytest.mark.parametrize("participations", [2, 3, 4])
-def test_the_reach_is_that_of_the_worst_pattern_with_the_worst_signs(
+def test_the_norm_is_that_of_the_worst_pattern_with_the_worst_signs(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
     c = strategy_matrix(name, rounds, participations, separation)
     together = max(
         np.linalg.norm(c[:, list(chosen)].sum(axis=1)) for chosen in patterns(rounds, participations, separation)
     )
-    reach = factorise(name, rounds, separation, participations).reach(participations, separation)
-    assert reach == pytest.approx(together, rel=1e-9)
+    norm = factorise(name, rounds, separation, participations).participation_norm(participations, separation)
+    assert norm == pytest.approx(together, rel=1e-9)
     signed = max(
         np.linalg.norm(c[:, list(chosen)] @ np.array(signs))
         for chosen in patterns(rounds, participations, separation)
         for signs in np.ndindex(*(2,) * len(chosen))
         for signs in [[2 * sign - 1 for sign in signs]]
     )
-    assert signed <= reach * (1 + 1e-9)
+    assert signed <= norm * (1 + 1e-9)
 
 
 @given(
@@ -141,14 +141,16 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
         change[at] = vector / np.linalg.norm(vector)
         at += separation + int(draw.integers(3))
     moved = np.linalg.norm(strategy_matrix(name, rounds, participations, separation) @ change)
-    assert moved <= factorise(name, rounds, separation, participations).reach(participations, separation) * (1 + 1e-9)
+    assert moved <= factorise(name, rounds, separation, participations).participation_norm(
+        participations, separation
+    ) * (1 + 1e-9)
 
 
 def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
     factors = factorise("banded", 60, 10, 5)
     assert factors.coefficients is not None
     assert np.count_nonzero(factors.coefficients) == 10
-    assert factors.reach(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
+    assert factors.participation_norm(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
 
 
 @given(
@@ -162,7 +164,7 @@ def test_the_stream_alone_shows_the_same_column_norm(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
     noise = PrefixNoise(rounds, 1.0, 1.0, name, participations, separation)
-    assert played.mu(noise, 1.0, 3) == pytest.approx(noise.effective_mu(3), rel=1e-12)
+    assert simulated.mu(noise, 1.0, 3) == pytest.approx(noise.effective_mu(3), rel=1e-12)
 
 
 def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPat
     )
     noise = PrefixNoise(6, 1.0, 1.0, "blt", 2, 3)
     monkeypatch.setattr(PrefixNoise, "factors", property(lambda self: grows))
-    assert played.mu(noise, 1.0, 3) == inf
+    assert simulated.mu(noise, 1.0, 3) == inf
 
 
 @given(

@@ -13,15 +13,15 @@ from scipy.special import log_ndtr
 from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.robust.lottery import (
+from quoron_privacy.robust.outlier_mean import score_step
+from quoron_privacy.robust.smooth_test import (
     TICKETS,
-    Lottery,
+    SmoothTest,
     calibrate,
     pair_divergence,
     smallest_cohort,
     verify_one_shot,
 )
-from quoron_privacy.robust.outlier_mean import score_step
 
 DELTA = 1e-6
 
@@ -58,9 +58,9 @@ def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
     plan = calibrate(epsilon, 1e-3, size)
     score = int(rng.integers(size, size**2 + 1))
     other = int(np.clip(score + rng.integers(-score_step(size), score_step(size) + 1), size, size**2))
-    p, q = plan.lottery.chance(score), plan.lottery.chance(other)
+    p, q = plan.test.chance(score), plan.test.chance(other)
     larger = max(score, other)
-    sure = larger >= size * plan.lottery.core + score_step(size)  # on rung 1: the smaller one is not below rung 0
+    sure = larger >= size * plan.test.core + score_step(size)  # on level 1: the smaller one is not below level 0
     mu = plan.mean.shifts_at(np.array([larger]))[0] / plan.noise_multiplier if sure else 1e9
     assert (0.0 if p == q == 0 else exact(epsilon, p, q, mu)) <= 1e-3
 
@@ -69,19 +69,19 @@ def test_broken_plans_do_not_verify():
     plan = calibrate(1.0, DELTA, 300)
     for broken, words in (
         (replace(plan, noise_multiplier=plan.noise_multiplier * 0.999), "certified delta"),
-        (replace(plan, lottery=replace(plan.lottery, table=(1.0,))), "certified delta"),
-        (replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::2])), "certified delta"),
-        (replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::-1])), "climbing ladder"),
-        (replace(plan, lottery=replace(plan.lottery, core=plan.lottery.core - 1)), "own cohort and core"),
+        (replace(plan, test=replace(plan.test, table=(1.0,))), "certified delta"),
+        (replace(plan, test=replace(plan.test, table=plan.test.table[::2])), "certified delta"),
+        (replace(plan, test=replace(plan.test, table=plan.test.table[::-1])), "climbing ladder"),
+        (replace(plan, test=replace(plan.test, core=plan.test.core - 1)), "own cohort and core"),
     ):
         with pytest.raises(VerificationError, match=words):
             verify_one_shot(broken, 1.0, DELTA)
 
 
 def test_rungs_are_decided_in_integers():
-    lottery = Lottery(10, 8, (0.25, 0.5, 1.0))
-    assert [lottery.chance(score) for score in (79, 80, 97, 98, 100)] == [0.0, 0.25, 0.25, 0.5, 0.5]
-    assert lottery.chance(lottery.cohort_size**2) == 0.5
+    test = SmoothTest(10, 8, (0.25, 0.5, 1.0))
+    assert [test.chance(score) for score in (79, 80, 97, 98, 100)] == [0.0, 0.25, 0.25, 0.5, 0.5]
+    assert test.chance(test.cohort_size**2) == 0.5
 
 
 def delta_of_gaussian(mu, epsilon):
@@ -100,10 +100,10 @@ def divergence(p, q, mu, epsilon):
     return silent + (p if q == 0 else p * delta_of_gaussian(mu, epsilon - log(p / q)))
 
 
-def ladder(mu, epsilon, delta, rungs):
+def ladder(mu, epsilon, delta, levels):
     """The largest chances that outlier-mean#o3 allows, by bisection."""
     table = [delta]
-    while len(table) < rungs:
+    while len(table) < levels:
         low, high = table[-1], 1.0
         for _ in range(60):
             middle = (low + high) / 2
@@ -140,7 +140,7 @@ def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon
         n = size * (size - core) / (size - h)
         shift = max(shift, (2 + 2 * n / (high - low)) / (size - n * (1 - (h - low) / (high - low))))
     mu = 0.9 * next(m for m in np.linspace(3, 0.01, 300) if delta_of_gaussian(m, epsilon) <= delta)
-    test = Lottery(size, core, ladder(mu, epsilon, delta, 2))
+    test = SmoothTest(size, core, ladder(mu, epsilon, delta, 2))
     mean = mean_at(size, 1.0, "weighted", low, high)
     places, everyone, zero = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 1e9], np.ones(size, dtype=bool), np.zeros(1)
     known = {}
@@ -160,7 +160,7 @@ def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon
                 rest.remove(left)
                 other, q, moved = known[tuple(sorted([*rest, right]))]
                 assert abs(score - other) <= 2 * (size - 1)
-                steps.add((test.rung(score), test.rung(other)))
+                steps.add((test.level(score), test.level(other)))
                 distance = abs(value - moved)
                 assert not (p > 0 and q > 0) or distance <= farthest
                 worst = max(worst, divergence(p, q, distance / (shift * (1 + 1e-6)) * mu, epsilon))
@@ -177,25 +177,25 @@ def test_a_test_without_rungs_would_be_caught_by_the_same_check():
 
 def test_rungs_are_one_user_high():
     for size, core in ((2, 1), (3, 2), (8, 6), (300, 285)):
-        test = Lottery(size, core, tuple(np.linspace(1e-6, 1, 500)))
-        rungs = [test.rung(s) for s in range(size, min(size * size, size * core + 40 * size) + 1)]
-        assert rungs[: size * (core - 1)] == [None] * (size * (core - 1)) or size > 100
+        test = SmoothTest(size, core, tuple(np.linspace(1e-6, 1, 500)))
+        levels = [test.level(s) for s in range(size, min(size * size, size * core + 40 * size) + 1)]
+        assert levels[: size * (core - 1)] == [None] * (size * (core - 1)) or size > 100
         step = 2 * (size - 1)
-        for i in range(len(rungs) - step):
-            first, second = (-1 if r is None else r for r in (rungs[i], rungs[i + step]))
-            assert second - first <= 1 + (first == -1 and rungs[i + step] is None) or second == first + 1
-        assert test.rung(size * core) == 0
-        assert test.rung(size * core - 1) is None
+        for i in range(len(levels) - step):
+            first, second = (-1 if r is None else r for r in (levels[i], levels[i + step]))
+            assert second - first <= 1 + (first == -1 and levels[i + step] is None) or second == first + 1
+        assert test.level(size * core) == 0
+        assert test.level(size * core - 1) is None
 
 
 def test_a_draw_releases_exactly_when_it_is_below_the_chance():
-    test = Lottery(10, 5, (0.25, 0.75))
+    test = SmoothTest(10, 5, (0.25, 0.75))
     for score in (10, 49, 50, 60, 70, 100):
         tickets = test.tickets(score)
         for number in {0, max(tickets - 1, 0), min(tickets, TICKETS - 1), TICKETS - 1}:
             assert test.decide(score, One(number)) == (number < tickets)
-    assert Lottery(10, 5, (1.0,)).decide(50, One(TICKETS - 1))
-    assert not Lottery(10, 5, (1.0,)).decide(49, One(0))
+    assert SmoothTest(10, 5, (1.0,)).decide(50, One(TICKETS - 1))
+    assert not SmoothTest(10, 5, (1.0,)).decide(49, One(0))
 
 
 def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise_does_not():
@@ -210,7 +210,7 @@ def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise
         heights = (gaps <= mean.removal_radius).sum(1)
         weights = np.clip((heights - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
         centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
-        return plan.lottery.chance(int((gaps <= 1).sum())), centre
+        return plan.test.chance(int((gaps <= 1).sum())), centre
 
     worst, broken = 0.0, 0.0
     for trial in range(1500):
@@ -236,7 +236,7 @@ def test_without_the_test_one_user_is_identified_where_the_test_stays_silent():
     def law(points: np.ndarray) -> tuple[float, float]:
         near = np.abs(points[:, None] - points) <= 1
         weights = np.maximum(near.sum(1) - plan.mean.ramp_low, 0)
-        return plan.lottery.chance(int(near.sum())), float(weights @ points / weights.sum()) if weights.any() else 1.5
+        return plan.test.chance(int(near.sum())), float(weights @ points / weights.sum()) if weights.any() else 1.5
 
     (p, x), (q, y) = law(first), law(second)
     assert p == q == 0.0

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, probability, require
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
@@ -113,11 +113,11 @@ class DataQuality:
         return self._gaussian.effective_mu(self.dimension)
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What the release costs, by its scale alone: two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
-        lack = total_variation(gaussians=self.dimension)
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), lack)
+        variation = total_variation(gaussians=self.dimension)
+        return DominatingPair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), variation)
 
     @property
     def errors(self) -> Errors:
@@ -145,7 +145,7 @@ class DataQuality:
         error = self.errors.unusable
         return float(ndtr((share - self.threshold(error)) / error))
 
-    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: Pair) -> None:
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: DominatingPair) -> None:
         """data-quality#h1 at its own numbers, `own` the pair of the rest; VerificationError else.
 
         By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
@@ -240,7 +240,7 @@ def calibrate(
     epsilon: float,
     delta: float,
     share: float,
-    own: Pair,
+    own: DominatingPair,
     users: int,
     columns: int,
     labels: int,
@@ -250,8 +250,8 @@ def calibrate(
 
     None where the samplers have taken it all.
     """
-    lacks = own.lack + total_variation(gaussians=_dimension(columns, labels))
-    left = delta - (1 + math.exp(epsilon)) * lacks
+    variation = own.variation + total_variation(gaussians=_dimension(columns, labels))
+    left = delta - (1 + math.exp(epsilon)) * variation
     if left <= 0:
         return None
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic

@@ -1,7 +1,7 @@
 """Weighted histograms: every user spreads one weight over cells, for counts, shares, means and quantiles of groups.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
-    >>> wards = Spread.for_mu(users=1000, groups=2, cells=1, mu=0.2)
+    >>> wards = WeightedHistogram.for_mu(users=1000, groups=2, cells=1, mu=0.2)
     >>> owners, ward = np.repeat(np.arange(1000), 2), np.tile([0, 1], 1000)  # each has been in both
     >>> held = wards.held(owners, ward, wards.weights(owners))
     >>> held.ravel().tolist(), round(wards.scale, 2)
@@ -9,8 +9,8 @@
     >>> wards.release(held, SeededNoise(1).stream("wards")).round(1).tolist()
     [[507.4], [520.8]]
 
-`Spread` releases the weights of cells; `count_of`, `mean_of` and `quantile_of` turn them into an `Estimate`, a function
-of released and public numbers.
+`WeightedHistogram` releases the weights of cells; `count_of`, `mean_of` and `quantile_of` turn them into an
+`Estimate`, a function of released and public numbers.
 
 Statements, proofs and symbols: docs/privacy/statistics.md#st1 and statistics.md#st2.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from quoron_privacy.accounts import sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
@@ -39,7 +39,7 @@ SURE = 1.959963984540054  # z: 95 % of a normal law lie within ± z deviations
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class WeightedHistogram:
     """Noise on how much weight each of `cells` cells has in each of `groups` groups.
 
     Formal guarantee: a release is `pair.mu`-GDP with exact noise under `adjacency`, for whatever users hold
@@ -84,7 +84,7 @@ class Spread:
         running: bool = False,
         most: int = 1,
         adjacency: Adjacency = "replace-one",
-    ) -> "Spread":
+    ) -> "WeightedHistogram":
         """Return the least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
         free = cls(users, groups, cells, 1.0, running, most, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=free.sensitivity, mu=mu, dimension=groups * cells)
@@ -96,12 +96,12 @@ class Spread:
         return acute_sensitivity(1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What a release costs, by its scale alone and by C written out."""
         far = sensitivity_recount.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
         far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
-        numbers = self.groups * self.cells
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, numbers), total_variation(gaussians=numbers))
+        size = self.groups * self.cells
+        return DominatingPair.gaussian(sensitivity_recount.mu(far, self.scale, size), total_variation(gaussians=size))
 
     def weights(self, owners: Integers) -> Integers:
         """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""
@@ -169,14 +169,14 @@ def thirds(weights: Integers, place: Floats) -> Integers:
     return np.stack([low, weights - low - high, high], axis=1)
 
 
-def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
+def verify(parts: Sequence[WeightedHistogram], epsilon: float, delta: float) -> None:
     """Raise VerificationError unless all releases together are (ε, δ)-DP, by the second account.
 
     Only scales are asked, and C is written out: nothing that calibrated.
     """
     if not parts:
         return
-    got = reduce(Pair.and_, (part.pair for part in parts)).delta(epsilon, delta)
+    got = reduce(DominatingPair.and_, (part.pair for part in parts)).delta(epsilon, delta)
     if not got <= delta:
         raise VerificationError(f"Expected statistics that are ({epsilon:g}, {delta:g})-private, got δ = {got:.3g}.")
 
@@ -231,7 +231,7 @@ def count_of(weight: float, *, users: int, scale: float) -> Estimate:
 
 
 def mean_of(thirds: Floats, *, scale: float) -> Estimate:
-    """Return the mean of values in [-1, 1] of which `spread.thirds` are released with noise, (3,): by Fieller."""
+    """Return the mean of values in [-1, 1] whose `thirds` are released with noise, (3,): by Fieller."""
     total, sum_, z = float(thirds.sum()), float(thirds[2] - thirds[0]), SURE
     value = min(1.0, max(-1.0, sum_ / total)) if total > 0 else 0.0
     away = np.array([(1 + value) ** 2, value**2 - 1, (1 - value) ** 2])  # of the sum of squared distances from it
@@ -247,20 +247,20 @@ def mean_of(thirds: Floats, *, scale: float) -> Estimate:
     return Estimate(value, min(1.0, error), min(low, value), max(high, value))
 
 
-def quantile_of(sums: Floats, share: float, spread: Spread) -> Estimate:
+def quantile_of(sums: Floats, share: float, histogram: WeightedHistogram) -> Estimate:
     """Of the noisy running sums of k cells (k,): below which place in [0, 1] a `share` of the weight is.
 
     Its interval is the cells that a test of each edge does not exclude; its value is read off the nearest running sums
     that never fall.
     """
     cells, total = len(sums), float(sums[-1])
-    against = spread.against(share)
-    most = max(0.0, total + SURE * float(spread.against(0.0)[-1]))  # of the group's weight
+    against = histogram.against(share)
+    most = max(0.0, total + SURE * float(histogram.against(0.0)[-1]))  # of the group's weight
     # Before the first cell the running sum is zero without noise.
-    noise = np.concatenate([[share * float(spread.against(0.0)[-1])], against])
+    noise = np.concatenate([[share * float(histogram.against(0.0)[-1])], against])
     off = SURE * np.sqrt(noise**2 + share * (1 - share) * most)
-    ahead = np.concatenate([[0.0], sums]) - share * total
-    inside = np.flatnonzero((ahead[:-1] <= off[:-1]) & (ahead[1:] >= -off[1:]))
+    below = np.concatenate([[0.0], sums]) - share * total
+    inside = np.flatnonzero((below[:-1] <= off[:-1]) & (below[1:] >= -off[1:]))
     low, high = (inside[0] / cells, (inside[-1] + 1) / cells) if total > 0 and len(inside) else (0.0, 1.0)
     rising = np.concatenate([[0.0], sums])
     rising = (np.maximum.accumulate(rising) + np.minimum.accumulate(rising[::-1])[::-1]) / 2

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from one_epoch_reference import strategy
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import free_presence
+from quoron_privacy.means import free_counts
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.clipping_loops import soft_share, whitened
-from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
-from quoron_privacy.means.free_presence import (
+from quoron_privacy.means.free_counts import COLUMN_PRESENCE as HERE
+from quoron_privacy.means.free_counts import (
     ColumnMean,
     ColumnSum,
     LengthSum,
@@ -310,9 +310,9 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(free_presence.WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(free_counts.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
-    assert Fraction(free_presence.HERE) ** 2 <= Fraction(3, 4)
+    assert Fraction(free_counts.HERE) ** 2 <= Fraction(3, 4)
 
 
 class TestPrefixNormCounts:
@@ -329,7 +329,7 @@ class TestPrefixNormCounts:
         matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
         sums = [ClippedSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
-        rows = [free_presence.weighted_row(each, 5, free_presence.WEIGHTS[adjacency]) for each in sums]
+        rows = [free_counts.weighted_row(each, 5, free_counts.WEIGHTS[adjacency]) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0
         for u in range(6):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from quoron_privacy.kernels.shipped import LEVELS, fits
+from quoron_privacy.kernels.prebuilt import LEVELS, fits
 
 ROOT = Path(__file__).parent.parent
 MODULE = """
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 @njit(cache=True)
 def twice(number):
@@ -23,8 +23,8 @@ def twice(number):
 CALL = """
 import sys
 from pathlib import Path
-from quoron_privacy.kernels import shipped
-shipped.SHIPPED = Path("shipped")
+from quoron_privacy.kernels import prebuilt
+prebuilt.PREBUILT = Path("prebuilt")
 import kernel
 print(*[kernel.twice(eval(each)) for each in sys.argv[1:]])
 """
@@ -69,28 +69,28 @@ def compiled(folder: Path) -> list[str]:
 def ship(place: Path, *arguments: str, **environment: str) -> Path:
     """A read-only folder of kernels compiled for some arguments, in their order."""
     (place / "kernel.py").write_text(MODULE)
-    shutil.rmtree(place / "shipped", ignore_errors=True)
+    shutil.rmtree(place / "prebuilt", ignore_errors=True)
     call(place, "made", *arguments, **environment)
     (folder,) = (place / "made").iterdir()
     assert len(compiled(folder)) == len(arguments)
-    shutil.move(folder, place / "shipped")
+    shutil.move(folder, place / "prebuilt")
     shutil.rmtree(place / "made")
-    for path in (place / "shipped", *(place / "shipped").iterdir()):
+    for path in (place / "prebuilt", *(place / "prebuilt").iterdir()):
         path.chmod(0o555)
-    return place / "shipped"
+    return place / "prebuilt"
 
 
 @pytest.mark.programs
 def test_a_second_start_compiles_nothing_and_a_miss_is_compiled_elsewhere(tmp_path: Path) -> None:
-    shipped = ship(tmp_path, "21")
-    before = sorted(shipped.iterdir())
+    folder = ship(tmp_path, "21")
+    before = sorted(folder.iterdir())
     assert call(tmp_path, "own", "21") == "42"
     assert compiled(tmp_path / "own") == []
     assert call(tmp_path, "own", "2.5") == "5.0"  # another signature
     assert len(compiled(tmp_path / "own")) == 1
     assert call(tmp_path, "own", "21", "2.5") == "42 5.0"
     assert len(compiled(tmp_path / "own")) == 1
-    assert sorted(shipped.iterdir()) == before
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.programs

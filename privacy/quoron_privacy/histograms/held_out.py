@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, require
 from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_slack
@@ -123,14 +123,15 @@ class HeldOut:
         return made[0], made[1]
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.adjacency, self.cells)
-        each = (
+        mus = (
             sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
-        return Pair.gaussian(sensitivity_recount.together(*each), total_variation(gaussians=_samples(self.sizes)))
+        variation = total_variation(gaussians=_samples(self.sizes))
+        return DominatingPair.gaussian(sensitivity_recount.together(*mus), variation)
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
         """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.
@@ -216,12 +217,12 @@ class HeldMeans:
         return GaussianNoise(_one_moves(self.users), self.scale)
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> DominatingPair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
         size, often = 1 + self.figures, 1 + len(self.rounds)
         far = sensitivity_recount.rows(1 + 2.0**-31, self.users, "zero-out")  # cut, none leaves its ends
         mu = sensitivity_recount.mu(far, self.scale, size) * math.sqrt(often) * (1 + 2.0**-50)
-        return Pair.gaussian(mu, total_variation(gaussians=often * size))
+        return DominatingPair.gaussian(mu, total_variation(gaussians=often * size))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
         """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F).

@@ -1,7 +1,7 @@
 """How near a run on secret samples comes to a Gaussian one: the least μ for which it is that, but for a chance t.
 
-    >>> from quoron_privacy.accounts.pair import Pair
-    >>> points(Pair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
+    >>> from quoron_privacy.accounts.pair import DominatingPair
+    >>> points(DominatingPair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
     (0.1097, 1e-10)
 
 Function `points` reads μ off the corners of what is known of the run's trade-off curve, and `holds` proves every one
@@ -18,8 +18,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 import scipy
 
-from quoron_privacy.accounts import losses
-from quoron_privacy.accounts.losses import FARTHEST
+from quoron_privacy.accounts import pld_lattice
+from quoron_privacy.accounts.pld_lattice import FARTHEST
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import positive, probability
 
@@ -140,7 +140,7 @@ def holds(known: Profile, mu: float, lost: float) -> bool:
 def _above(threshold: float) -> tuple[float, float]:
     """P(N(0, 1) > threshold), from below and from above."""
     law = np.ones(1), np.zeros(1)
-    mass, wrong = losses.masses(law, np.array([threshold, np.inf]))
+    mass, wrong = pld_lattice.masses(law, np.array([threshold, np.inf]))
     return float(mass[0] - wrong[0]), float(mass[0] + wrong[0])
 
 

@@ -23,7 +23,7 @@ from numba import float64, int64, intp, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.prebuilt import njit
 
 WIDTH = 4
 STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its own

@@ -1,8 +1,8 @@
-"""The clipped mean that learns where users are, how far from one another, and how far to clip, from its own releases.
+"""The adaptive mean: it learns where users are, how far from one another, and how far to clip, from its own releases.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> users, noise = np.random.default_rng(0).normal(40.0, 1.0, (10_000, 3)), SeededNoise(1)
-    >>> mean = LearntMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
+    >>> mean = AdaptiveMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
     >>> found = mean.release(users, np.ones(10_000, bool), noise.stream("mean"), noise.stream("public"))
     >>> bool(np.abs(found.value - users.mean(axis=0)).max() < 0.02), bool(1.0 < found.radius < 10.0)
     (True, True)
@@ -103,7 +103,7 @@ _MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learnt:
+class MeanEstimate:
     """What was released and what was made of it."""
 
     value: Vector  # the mean, (d,)
@@ -115,7 +115,7 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class LearntMean:
+class AdaptiveMean:
     """Four to eighteen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
@@ -155,32 +155,32 @@ class LearntMean:
         least = planned(self.bound * SMALLEST, self.bound, users=self.users, dimension=self.dimension, mu=mu)[0]
         return least * (1 + TAIL / math.sqrt(self.dimension)), _AROUND * far
 
-    def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> Learnt:
+    def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> MeanEstimate:
         """From users' vectors (n, d), answered (n,); `public` pairs the users. ConfigError for another shape."""
         if values.shape != (self.users, self.dimension):
             raise ConfigError(f"Expected vectors of shape {(self.users, self.dimension)}, got {values.shape}.")
         here = answered & np.isfinite(values).all(axis=1)
-        told = _Told(clip_rows(values, self.bound), here, stream)
+        transcript = _Transcript(clip_rows(values, self.bound), here, stream)
         if self.dimension == 1:
-            return self._of_a_column(told, public)
+            return self._of_a_column(transcript, public)
         first = first_share(self.users * self.mu)
         top = 2 * min(self.bound, self.spread or self.bound)
         mu, d = self.mu * math.sqrt((1 - first) * _WHOLE), self.dimension
-        pairs, unit = told.pairs(top, _spent(self.mu, first), public), math.sqrt(d) / (self.users * self.mu)
-        typical = scale_of(pairs, told.scale, top, self.bound, unit)
+        pairs, unit = transcript.pairs(top, _spent(self.mu, first), public), math.sqrt(d) / (self.users * self.mu)
+        typical = scale_of(pairs, transcript.scale, top, self.bound, unit)
         _, shares = planned(typical, self.bound, users=self.users, dimension=d, mu=mu)
         centre, deviation, radius = np.zeros(d), math.inf, self.bound
         for _ in range(shares.steps):
-            mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
+            mean, scale = transcript.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
             part, deviation = joined(deviation, radius * scale)
             centre, radius = centre + part * radius * mean, reach(typical, radius, deviation, d)
 
         start, most, there, back = np.zeros(d), self.bound, np.eye(d), np.eye(d)
         if shares.shape:
             within = min(radius, typical + deviation * math.sqrt(d))
-            moment = told.moment(centre, within, mu * math.sqrt(shares.shape))
-            there, back = rounder(moment, told.scale)
-            told.move(centre, there)
+            moment = transcript.moment(centre, within, mu * math.sqrt(shares.shape))
+            there, back = rounder(moment, transcript.scale)
+            transcript.move(centre, there)
             most = float(np.linalg.norm(there, 2)) * (self.bound + float(np.linalg.norm(centre)))
             deviation *= float(np.linalg.norm(there)) / math.sqrt(d)
             start, centre = centre, np.zeros(d)
@@ -188,7 +188,7 @@ class LearntMean:
         radius = reach(wider * typical, most, deviation, d)
         edges = edges_of(radius, most)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
-        mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
+        mean, scale = transcript.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
         part, deviation = joined(deviation, scale * (radius / INNER))
         moved = part * mean[:d] * (radius / INNER)
         centre = centre + moved
@@ -196,8 +196,8 @@ class LearntMean:
         most = most + float(np.linalg.norm(centre))
         bins = bins_of(mean[d:], scale, edges, radius, nearer, most)
         parts = parts_of(bins)
-        looked = told.lengths(centre, parts, mu * math.sqrt(shares.look))
-        held = held_of(bins, looked, told.scale, parts)
+        looked = transcript.lengths(centre, parts, mu * math.sqrt(shares.look))
+        held = held_of(bins, looked, transcript.scale, parts)
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
@@ -205,33 +205,33 @@ class LearntMean:
         shells = shells_of(radii.wide, held.most, d)
         near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
         size = (2 + len(shells)) * d + len(shells)
-        mean, scale = told.mean(near, size, last, lengths=len(shells), far=far)
+        mean, scale = transcript.mean(near, size, last, lengths=len(shells), far=far)
         wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d : 2 * d]
         value, own = combined(centre, deviation, wide, narrow, radii, unit)
         more, other, outer = far_of(mean[2 * d :], scale, shells, radii.wide, bins)
         deviation = math.hypot(own, other) * float(np.linalg.norm(back)) / math.sqrt(d)
         radius = max(radii.wide, outer) * float(np.linalg.norm(back, 2))
         value, centre = start + back @ (value + more), start + back @ centre
-        return Learnt(value, centre, radius, deviation, held.least, tuple(told.noises))
+        return MeanEstimate(value, centre, radius, deviation, held.least, tuple(transcript.noises))
 
-    def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
+    def _of_a_column(self, transcript: "_Transcript", public: RandomStream) -> MeanEstimate:
         """Return the same, of one: where users are by bins of place, and a clip to an interval."""
         strength, top = self.users * self.mu, 2 * min(self.bound, self.spread or self.bound)
         first, place, around = interval_shares(strength)
         spend = partial(_spent, self.mu)
-        pairs, unit = told.pairs(top, spend(first), public), 1 / strength
-        scale = scale_of(pairs, told.scale, top, self.bound, unit)
+        pairs, unit = transcript.pairs(top, spend(first), public), 1 / strength
+        scale = scale_of(pairs, transcript.scale, top, self.bound, unit)
         left, keep = 1.0 - first, place + around + LEAST_LAST  # keep: for another look and the mean
         low, high, near = -self.bound, self.bound, False
         while not near:
             edges = places(low, high, scale)
-            centre, width = place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
+            centre, width = place_of(transcript.shares(edges, spend(place)), edges), edges[1] - edges[0]
             left -= place
             low, high = centre - 1.5 * width, centre + 1.5 * width
             near = near_enough(width, scale) or left < keep
         scale = max(scale, width / 3)
         edges = np.clip(bins_around(scale, self.bound, strength), -self.bound - centre, self.bound - centre)
-        shares, deviation = told.shares(centre + edges, spend(around)), told.scale
+        shares, deviation = transcript.shares(centre + edges, spend(around)), transcript.scale
         left -= around
         deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
@@ -240,21 +240,21 @@ class LearntMean:
         nodes = nodes_of(found, max(edges[-1] - found.middle, found.middle - edges[0]))
         rows = partial(rows_of, found=found, narrow=narrow, nodes=nodes)
         size, more = 2 * len(nodes), 2 * len(nodes) - 2
-        mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
+        mean, unit = transcript.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
         value, own = interval_combined(mean, found, narrow, unit)
         far, deviation, reach = interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes)
-        return Learnt(
+        return MeanEstimate(
             np.array([centre + value + far]),
             np.array([centre + found.middle]),
             max(found.half, reach),
             math.hypot(own, deviation),
             found.least,
-            tuple(told.noises),
+            tuple(transcript.noises),
         )
 
 
 @dataclass(slots=True, eq=False)
-class _Told:
+class _Transcript:
     """Releases about the same users, one after the other, and their noise."""
 
     rows: Matrix  # of norm L at most, (n, d)
@@ -491,7 +491,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Radii:
-    """Of the last release; see `LearntMean`."""
+    """Of the last release; see `AdaptiveMean`."""
 
     wide: float  # C
     narrow: float  # c
@@ -755,7 +755,7 @@ def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
     return np.clip(angle, 0.0, math.pi / 2)
 
 
-def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -> tuple[Vector, float, float]:
+def far_of(released: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -> tuple[Vector, float, float]:
     """(what users beyond the wide radius add, (d,), its noise a coordinate, the end of the last shell that counts).
 
     From the released means (d a shell) and counts (shells,) of users in each, if those stand out of noise `unit`.
@@ -763,8 +763,8 @@ def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -
     The squares of a mean's columns and of the count, each over its noise, are those of d + 1 normal numbers where
     nobody is. What the lengths of users said counts with the count.
     """
-    d = len(told) // len(shells) - 1
-    means, counts = told[: -len(shells)].reshape(-1, d), told[-len(shells) :] / math.sqrt(2) / COUNTED
+    d = len(released) // len(shells) - 1
+    means, counts = released[: -len(shells)].reshape(-1, d), released[-len(shells) :] / math.sqrt(2) / COUNTED
     ends, variance = np.append(wide, shells), (unit / math.sqrt(2) / COUNTED) ** 2
     shares, variances = (
         np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(each))))
@@ -945,8 +945,8 @@ def narrow_of(shares: Vector, edges: Vector, found: Interval, users: int, unit: 
     scatter = (middles - centre - here * (radii / heard)[:, None]) ** 2 @ known / users
     noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * radii / heard) ** 2 + scatter)
     best = int(np.argmin(noise))
-    told = math.isfinite(noise[best])
-    return Narrow(centre, float(radii[best]), float(heard[best]), float(scatter[best]) if told else math.inf)
+    variance = float(scatter[best]) if noise[best] < math.inf else math.inf
+    return Narrow(centre, float(radii[best]), float(heard[best]), variance)
 
 
 def nodes_of(found: Interval, most: float) -> Vector:

@@ -1,11 +1,11 @@
-"""T adaptive lottery releases, each on a fresh random cohort: what they cost together, and the noise they need.
+"""T adaptive smooth-test releases, each on a fresh random cohort: what they cost together, and the noise they need.
 
     >>> plan = calibrate(1.0, 1e-6, users=10_000, cohort_size=10_000, releases=50)
     >>> verify_subsampled(plan, 1.0, 1e-6) <= 1e-6
     True
 
-Every release draws a uniform cohort of K of the n users without replacement (or asks everybody), tests it by a lottery
-and releases its outlier mean with noise. The test sits *inside* what is sampled: a release, silent or not, is one
+Every release draws a uniform cohort of K of the n users without replacement (or asks everybody), tests it smoothly and
+releases its outlier mean with noise. The test sits *inside* what is sampled: a release, silent or not, is one
 symbol, dominated by one pair of distributions, and pairs compose (subsampled-lottery#o4). Nothing is conditioned on a
 test that has passed; once one has, the cohort is no longer a uniform one, which is where the printed proof fails.
 
@@ -27,26 +27,26 @@ from quoron_privacy.accounts.roots import least_number, root
 from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.robust.lottery import (
-    RELEASE,
-    Lottery,
-    cheapest,
-    core_for,
-    ladder_means,
-    ladder_mus,
-    pair_divergence,
-    recounted_scores,
-    verify_lottery,
-)
 from quoron_privacy.robust.outlier_mean import (
     OutlierMean,
     certified_shifts,
     fitting,
     verify_outlier_mean,
 )
+from quoron_privacy.robust.smooth_test import (
+    RELEASE,
+    SmoothTest,
+    cheapest,
+    core_for,
+    ladder_means,
+    ladder_mus,
+    pair_divergence,
+    recounted_scores,
+    verify_smooth_test,
+)
 
 if TYPE_CHECKING:
-    from quoron_privacy.accounts.pair import Pair
+    from quoron_privacy.accounts.pair import DominatingPair
 
 
 _SMALLEST_DELTA = 1e-13  # below, chances in multiples of 2⁻⁵³ and their complements are no longer small against δ
@@ -60,19 +60,19 @@ _DENSE = 256  # losses that the second account resolves in each typical one, and
 _LARGEST = 700.0  # losses beyond count as infinite there
 _SPARE = 1e-9  # relative, for the arithmetic of its law
 
-loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
-near_gaussian = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # who calibrates asks no second account
+loops = OnFirstUse("quoron_privacy.robust.smooth_test_loops")
+approximate_gdp = OnFirstUse("quoron_privacy.accounts.approximate_gdp")  # who calibrates asks no second account
 accounts = OnFirstUse("quoron_privacy.accounts.pair")
 
 
 @dataclass(frozen=True, slots=True)
-class SubsampledLottery:
+class SubsampledTest:
     """Numbers of T releases, fixed before the first. A silent release may be followed by others."""
 
     users: int  # n
     releases: int  # T: at most this many; with a public schedule, at most this many that ask the same user
     mean: OutlierMean  # on cohorts of K
-    lottery: Lottery
+    test: SmoothTest
     noise_multiplier: float  # σ/τ, per coordinate
 
     @property
@@ -88,11 +88,11 @@ def sampling_rate(users: int, cohort_size: int) -> float:
     return 1.0 if cohort_size == users else cohort_size / (users - 1)
 
 
-def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _FINE) -> float:
+def subsampled_delta(plan: SubsampledTest, epsilon: float, *, points: int = _FINE) -> float:
     """Return δ at ε of all T releases (subsampled-lottery#o4), an upper bound for every number of lattice points."""
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
-    verify_lottery(plan.lottery, plan.mean)
-    table = np.asarray(plan.lottery.table)
+    verify_smooth_test(plan.test, plan.mean)
+    table = np.asarray(plan.test.table)
     mus = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
     typical = _typical(table, mus, plan.rate)
     return _composed(table, mus, plan.rate, plan.releases, typical, points, epsilon) / composition.SAFETY
@@ -106,7 +106,7 @@ def calibrate(
     cohort_size: int,
     releases: int,
     forgiven: int = 0,
-) -> SubsampledLottery:
+) -> SubsampledTest:
     """Return the least noise found for (ε, δ)-DP of `releases` releases.
 
     Each is made with chance RELEASE at full concentration, or where the average count misses K by `forgiven`.
@@ -123,23 +123,23 @@ def calibrate(
     rate = sampling_rate(users, cohort_size)
     if rate * releases * _TICKET > delta / 2:
         raise Infeasible(
-            "subsampled lottery (subsampled-lottery#o4)",
-            f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
+            "sampled smooth test (subsampled-lottery#o4)",
+            f"{releases:,} releases by tests of chances 2^-53 and more leave too little of delta={delta:g}",
             f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
         )
     found = _calibrate(epsilon, delta, rate, cohort_size, releases, forgiven)
     if found is None and forgiven:
         raise Infeasible(
-            "subsampled lottery (subsampled-lottery#o4)",
+            "sampled smooth test (subsampled-lottery#o4)",
             f"{forgiven:,} of {cohort_size:,} answers may be far away",
             "fewer outliers or a larger cohort",
         )
     if found is None:
         least = max(smallest_cohort(epsilon, delta, releases, rate=rate), cohort_size + 1)
         why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
-        raise Infeasible.small_cohort("subsampled lottery (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
-    mean, lottery, noise = found
-    plan, more = SubsampledLottery(users, releases, mean, lottery, noise), 1e-7
+        raise Infeasible.small_cohort("sampled smooth test (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
+    mean, test, noise = found
+    plan, more = SubsampledTest(users, releases, mean, test, noise), 1e-7
     while subsampled_delta(plan, epsilon) > delta:  # the search takes less care for rounding
         plan, more = replace(plan, noise_multiplier=plan.noise_multiplier * (1 + more)), 2 * more
     return plan
@@ -148,15 +148,15 @@ def calibrate(
 @lru_cache(maxsize=64)
 def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0) -> int:
     """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
-    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs) <= 1, 2)
-    assert rungs is not None
-    size = 4 * rungs + 4
-    while fitting(size - 2, core_for(size - 2, rungs)):
+    levels = least_number(lambda levels: _tests_alone(epsilon, delta, rate, releases, levels) <= 1, 2)
+    assert levels is not None
+    size = 4 * levels + 4
+    while fitting(size - 2, core_for(size - 2, levels)):
         size -= 2
     return size
 
 
-def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> float:
+def verify_subsampled(plan: SubsampledTest, epsilon: float, delta: float) -> float:
     """Return δ that subsampled-lottery#o4 certifies at ε by a second route; at most `delta`.
 
     Independent of the search and of `subsampled_delta`: see `pair`. Raises VerificationError.
@@ -170,21 +170,21 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
 
 
 @lru_cache(maxsize=32)  # a plan is verified when it is made and before it runs
-def pair(plan: SubsampledLottery) -> "Pair":
+def pair(plan: SubsampledTest) -> "DominatingPair":
     """Return the pair of all T releases together, by the second account (subsampled-lottery#o4 and #o8).
 
-    Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route: it shares no
+    Every pair of neighbouring levels by the mass of its best test's region, its shift by the second route: it shares no
     function with the calibration. Raises VerificationError where a theorem does not hold of the plan, or one release
     already tells too much.
     """
     positive(noise_multiplier=plan.noise_multiplier)
     verify_outlier_mean(plan.mean)
-    verify_lottery(plan.lottery, plan.mean)
-    # Shift r is of two cohorts the larger score of which stands on rung r.
-    mus = certified_shifts(plan.mean, recounted_scores(plan.lottery)) / plan.noise_multiplier
-    table, rate = np.asarray(plan.lottery.table), _recounted_rate(plan)
+    verify_smooth_test(plan.test, plan.mean)
+    # Shift r is of two cohorts the larger score of which stands on level r.
+    mus = certified_shifts(plan.mean, recounted_scores(plan.test)) / plan.noise_multiplier
+    table, rate = np.asarray(plan.test.table), _recounted_rate(plan)
     spare = _SPARE + 1e-13 / float(mus[1:].min(initial=1.0))  # Φ cancels by up to 40/μ
-    least = rate * float(table[0]) * (1 + spare)  # what happens on rung 0 is charged with all of its chance
+    least = rate * float(table[0]) * (1 + spare)  # what happens on level 0 is charged with all of its chance
 
     def once(size: float) -> float:
         inner, found = math.log1p(math.expm1(size) / rate), least
@@ -203,7 +203,7 @@ def pair(plan: SubsampledLottery) -> "Pair":
         sizes.append(min(typical * math.sinh(len(sizes) / _DENSE), _LARGEST))
         deltas.append(min(once(sizes[-1]), deltas[-1]))
     # A convex profile below the dots is below their lower hull, whatever rounding does to single dots.
-    known = near_gaussian.convex(np.exp(np.array(sizes)), np.array(deltas))
+    known = approximate_gdp.convex(np.exp(np.array(sizes)), np.array(deltas))
     widths = np.diff(known.x)
     other = np.diff(np.diff(known.deltas) / widths, append=0.0)  # masses of the other law at losses above 0
     losses, own, infinite = np.log(known.x[1:]), known.x[1:] * other, float(known.deltas[-1])
@@ -211,12 +211,12 @@ def pair(plan: SubsampledLottery) -> "Pair":
     again = infinite + from_above(widths * from_above(other))  # the law's own profile: sums of positive numbers
     if not (middle >= 0 and np.all(again >= known.deltas[:-1] * (1 - spare / 2))):
         raise VerificationError(f"Expected a certified delta < 1 of every release, got {deltas[0]:.6g} at epsilon=0.")
-    places, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
-    made: Pair = accounts.Pair.table(places.tolist(), masses.tolist(), infinite, times=plan.releases)
+    at, masses = np.concatenate([-losses[::-1], [0.0], losses]), np.concatenate([other[::-1], [middle], own])
+    made: DominatingPair = accounts.DominatingPair.table(at.tolist(), masses.tolist(), infinite, times=plan.releases)
     return made
 
 
-def _recounted_rate(plan: SubsampledLottery) -> float:
+def _recounted_rate(plan: SubsampledTest) -> float:
     """γ again, rounded up: of all but the one who knows that it was not drawn, not the share that is left out."""
     hidden, asked = plan.users - 1, plan.mean.cohort_size
     if not 1 <= asked <= plan.users:
@@ -232,35 +232,35 @@ def _calibrate(
     size: int,
     releases: int,
     forgiven: int,
-) -> tuple[OutlierMean, Lottery, float] | None:
+) -> tuple[OutlierMean, SmoothTest, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
-    steep = rate / typical  # tests with normal noise of so many rungs cost as much as the releases
+    steep = rate / typical  # tests with normal noise of so many levels cost as much as the releases
     high = min(max(64, math.ceil(40 * steep)), size // 4)
-    ladders = {max(2, round(rungs)) for rungs in np.geomspace(max(2.0, min(3 * steep, high)), max(high, 2), 60)}
-    options = [rungs for rungs in sorted(ladders) if fitting(size, core_for(size, rungs) - forgiven)]
+    ladders = {max(2, round(levels)) for levels in np.geomspace(max(2.0, min(3 * steep, high)), max(high, 2), 60)}
+    options = [levels for levels in sorted(ladders) if fitting(size, core_for(size, levels) - forgiven)]
     if not options:
         return None
 
     means = partial(ladder_means, size, forgiven=forgiven)
 
-    @cache  # where the search for a noise ends that for rungs begins
-    def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
-        table, mus = _table(rungs, first), means(rungs)[1] / noise
+    @cache  # where the search for a noise ends that for levels begins
+    def excess(levels: int, noise: float, *, fine: bool = False) -> float:
+        table, mus = _table(levels, first), means(levels)[1] / noise
         each, points = (_typical(table, mus, rate), _FINE) if fine else (typical, _COARSE)
         found = _composed(table, mus, rate, releases, each, points, epsilon, delta)
         return found / (composition.SAFETY * delta)
 
-    def untested(rungs: int) -> float:
+    def untested(levels: int) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
-        return float(means(rungs)[1][-1]) * rate / typical
+        return float(means(levels)[1][-1]) * rate / typical
 
-    def least(rungs: int, guess: float, factor: float) -> float:
-        return _decreasing_root(lambda noise: excess(rungs, noise), guess, factor, 3e-3)
+    def least(levels: int, guess: float, factor: float) -> float:
+        return _decreasing_root(lambda noise: excess(levels, noise), guess, factor, 3e-3)
 
     def leading(noise: float) -> tuple[int, float]:
-        """Return the rungs of the least δ at one noise, which are about those of the least noise; their share of δ."""
-        return cheapest(options, lambda rungs: excess(rungs, noise))
+        """Return the levels of the least δ at one noise, which are about those of the least noise; their share of δ."""
+        return cheapest(options, lambda levels: excess(levels, noise))
 
     best, noise = options[len(options) // 2], _OVERWHELMING * untested(options[-1])
     if excess(best, noise) > 1:  # its tests alone take too much
@@ -278,7 +278,7 @@ def _calibrate(
     if not math.isfinite(noise):
         return None
     mean = means(best)[0]
-    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first)))), noise
+    return mean, SmoothTest(size, mean.core, tuple(map(float, _table(best, first)))), noise
 
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
@@ -304,10 +304,10 @@ def _decreasing_root(excess: Callable[[float], float], guess: float, factor: flo
     return math.exp(zero)
 
 
-def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int) -> float:
+def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, levels: int) -> float:
     """Share of δ that the tests take when the releases carry almost nothing."""
     typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
-    table = _table(rungs, _first(delta, rate, releases))
+    table = _table(levels, _first(delta, rate, releases))
     mus = np.full(len(table), 1e-3 * typical / rate)
     found = _composed(table, mus, rate, releases, typical, _COARSE, epsilon, delta)
     return found / (composition.SAFETY * delta)
@@ -325,12 +325,12 @@ def _composed(
 ) -> float:
     """Return δ at ε of all releases, from the profile of one at `points` places to each `typical` loss, fewer far out.
 
-    `table` and `mus` have shape (R + 1,): shift r is of two cohorts the larger score of which stands on rung r. That of
-    rung 0 bears on nothing, as rung 0 is charged with all of its chance.
+    `table` and `mus` have shape (R + 1,): shift r is of two cohorts, the larger score of which is on level r. That of
+    level 0 bears on nothing, as level 0 is charged with all of its chance.
     """
 
     def inside(epsilons: Vector) -> Vector:
-        """Return the largest divergence over all pairs of neighbouring rungs at each ε >= 0, rounded up."""
+        """Return the largest divergence over all pairs of neighbouring levels at each ε >= 0, rounded up."""
         found = np.empty(len(epsilons))
         loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, found)
         return found
@@ -364,10 +364,10 @@ def _typical(table: Vector, mus: Vector, rate: float) -> float:
     return rate * math.hypot(float(mus[-1]), 1 / spread)
 
 
-def _table(rungs: int, first: float) -> Vector:
+def _table(levels: int, first: float) -> Vector:
     """A ladder in the shape of a normal distribution function: many releases together see a test with normal noise."""
     start, end = float(ndtri(first)), float(ndtri(RELEASE)) + 1e-9
-    table = ndtr(np.linspace(start, end, rungs + 1))
+    table = ndtr(np.linspace(start, end, levels + 1))
     table[-1] = max(table[-1], RELEASE)
     floor: Vector = np.maximum(np.floor(table / _TICKET), 1.0) * _TICKET
     return floor

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from cover import by_default
+from quoron_privacy.accounts.approximate_gdp import SHARES, Profile, holds, least_mu, points, profile
 from quoron_privacy.accounts.gdp import delta_for
-from quoron_privacy.accounts.near_gaussian import SHARES, Profile, holds, least_mu, points, profile
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -86,13 +86,13 @@ def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(ki
         left = 1 - more.sum() - less.sum()
         p, q = np.concatenate([more, less[::-1], [left]]), np.concatenate([less, more[::-1], [left]])
     delta = {
-        "replaced": Pair.sampled(rate, mu, rounds, "replace-one"),
-        "absent": Pair.sampled(rate, mu, rounds, "zero-out"),
-        "items": Pair.coins(rate, mu, rounds),
+        "replaced": DominatingPair.sampled(rate, mu, rounds, "replace-one"),
+        "absent": DominatingPair.sampled(rate, mu, rounds, "zero-out"),
+        "items": DominatingPair.coins(rate, mu, rounds),
     }[kind].delta
     if rounds == 2:
         p, q = np.outer(p, p).ravel(), np.outer(q, q).ravel()
-    epsilon, at = 1.0, Pair.sampled(rate, mu, rounds, "replace-one").delta(1.0, 1e-3)
+    epsilon, at = 1.0, DominatingPair.sampled(rate, mu, rounds, "replace-one").delta(1.0, 1e-3)
     found = points(delta, epsilon, at)
     assert found
     for size, lost in found:
@@ -102,7 +102,7 @@ def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(ki
 
 
 def rounds():
-    return Pair.sampled(0.05, 0.2, 100, "replace-one").delta
+    return DominatingPair.sampled(0.05, 0.2, 100, "replace-one").delta
 
 
 def test_what_is_found_is_proved_again_and_a_smaller_mu_is_not():
@@ -176,7 +176,7 @@ def test_a_gaussian_run_is_found_to_be_one(mu):
 
 
 def test_less_noise_or_a_smaller_t_never_means_a_smaller_mu():
-    by_noise = [points(Pair.sampled(0.05, mu, 1, "replace-one").delta, 0.5, 1e-7) for mu in (0.4, 0.7, 1.0)]
+    by_noise = [points(DominatingPair.sampled(0.05, mu, 1, "replace-one").delta, 0.5, 1e-7) for mu in (0.4, 0.7, 1.0)]
     for less, more in pairwise(map(dict, (((lost, mu) for mu, lost in each) for each in by_noise))):
         assert all(less[lost] < mu for lost, mu in more.items())
     for each in by_noise:

@@ -11,9 +11,9 @@ from contracts.scenes import PROBLEM, make_plan
 from contracts.test_gaussian_promises import shrunk
 from cover import by_default
 from privacy import first_account
+from quoron_privacy.accounts.approximate_gdp import SHARES
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.accounts.near_gaussian import SHARES
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.mean import MeanSGDParameters

@@ -1,4 +1,4 @@
-"""The lottery test: one release of an outlier mean, made with a chance that climbs with the concentration score.
+"""The smooth test: one release of an outlier mean, made with a chance that climbs with the concentration score.
 
     >>> plan = calibrate(1.0, 1e-6, 1000)
     >>> round(plan.noise_multiplier, 4)
@@ -6,10 +6,10 @@
     >>> verify_one_shot(plan, 1.0, 1e-6) <= 1e-6
     True
 
-With score S the aggregate plus N(0, σ²) is released with chance π[rung(S)], rung(S) = ⌊(S − Ck)/(2(C − 1))⌋, and never
-when S < Ck. One user moves the rung by at most one. The ladder π starts at δ and climbs as fast as outlier-mean#o3
-allows; a cohort in full agreement stands at its top. The higher the rung, the less one user can move the mean: a pair
-of cohorts is charged with the shift of its larger score, while σ is the same on all rungs. Cohorts that may not release
+With score S the aggregate plus N(0, σ²) is released with chance π[level(S)], level(S) = ⌊(S − Ck)/(2(C − 1))⌋; never
+when S < Ck. One user moves the level by at most one. The ladder π starts at δ and climbs as fast as outlier-mean#o3
+allows; a cohort in full agreement stands at its top. The higher the level, the less one user can move the mean: a pair
+of cohorts is charged with the shift of its larger score, while σ is the same on all. Cohorts that may not release
 and cohorts that may are different pairs, so δ is the larger of two costs and not their sum. One coin decides: no
 Laplace noise, and no floating-point attack on it.
 
@@ -49,11 +49,11 @@ from quoron_privacy.robust.outlier_mean import (
 
 Option = TypeVar("Option")
 
-loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
+loops = OnFirstUse("quoron_privacy.robust.smooth_test_loops")
 
 TICKETS = 2**63
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
-_OPTIONS = 60  # numbers of rungs that are looked at, from the fewest to 18 times as many
+_OPTIONS = 60  # numbers of levels that are looked at, from the fewest to 18 times as many
 _VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
 _SURELY = np.ones(1)  # the chance of a shift that is no mixture
 
@@ -77,15 +77,15 @@ def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Lottery:
-    """Release with probability table[rung], with the last chance from the last rung on, and never below rung 0.
+class SmoothTest:
+    """Release with probability table[level], with the last chance from the last level on, and never below level 0.
 
-    A rung is as high as one user can move the integer score, so neighbouring cohorts stand on the same rung or on
+    A level is as high as one user can move the integer score, so neighbouring cohorts stand on the same level or on
     adjacent ones. One uniform integer decides: there is no noise to round.
 
         >>> from quoron_privacy.noise.streams import SeededNoise
-        >>> test = Lottery(cohort_size=10, core=8, table=(1e-6, 1.0))
-        >>> test.rung(79), test.rung(80), test.rung(100), test.decide(100, SeededNoise(1).stream("test", 0))
+        >>> test = SmoothTest(cohort_size=10, core=8, table=(1e-6, 1.0))
+        >>> test.level(79), test.level(80), test.level(100), test.decide(100, SeededNoise(1).stream("test", 0))
         (None, 0, 1, True)
 
     Formal guarantee: (ε, δ) with the ladder conditions of outlier-mean#o3, which `calibrate` keeps and
@@ -94,7 +94,7 @@ class Lottery:
 
     cohort_size: int  # C
     core: int  # k: nothing is released when the score is below C·k
-    table: tuple[float, ...]  # π_0, π_1, …; whole multiples of 2⁻⁵³; the last one holds for every higher rung
+    table: tuple[float, ...]  # π_0, π_1, …; whole multiples of 2⁻⁵³; the last one holds for every higher level
 
     def __post_init__(self) -> None:
         count(cohort_size=self.cohort_size, core=self.core)
@@ -103,19 +103,19 @@ class Lottery:
         if not self.table or not all(0 < chance <= 1 for chance in self.table):
             raise ConfigError(f"Expected at least one chance, each in (0, 1], got {self.table}.")
 
-    def rung(self, score: int) -> int | None:
+    def level(self, score: int) -> int | None:
         """⌊(S - C·k) / (2(C - 1))⌋, at most the last one in the table; None when S < C·k."""
         above = score - self.cohort_size * self.core
         return None if above < 0 else min(above // max(score_step(self.cohort_size), 1), len(self.table) - 1)
 
     def chance(self, score: int) -> float:
         """Return the chance of a release at integer score S in [C, C²]."""
-        rung = self.rung(score)
-        return 0.0 if rung is None else self.table[rung]
+        level = self.level(score)
+        return 0.0 if level is None else self.table[level]
 
     @property
     def scores(self) -> Integers:
-        """The least score on each rung, shape (R + 1,)."""
+        """The least score on each level, shape (R + 1,)."""
         return self.cohort_size * self.core + score_step(self.cohort_size) * np.arange(len(self.table))
 
     def tickets(self, score: int) -> int:
@@ -136,13 +136,8 @@ class OneShot:
     """One release: the aggregate, its test and its noise. Made by `calibrate`, checked by `verify_one_shot`."""
 
     mean: OutlierMean
-    lottery: Lottery
+    test: SmoothTest
     noise_multiplier: float  # σ/τ, per coordinate
-
-    @property
-    def test(self) -> Lottery:
-        """What decides whether it is made; every kind of one release has one."""
-        return self.lottery
 
 
 def calibrate(epsilon: float, delta: float, cohort_size: int, *, forgiven: int = 0) -> OneShot:
@@ -154,20 +149,20 @@ def calibrate(epsilon: float, delta: float, cohort_size: int, *, forgiven: int =
     _check(epsilon, delta, cohort_size, forgiven)
     found, more = _search(epsilon, _aim(delta), cohort_size, forgiven), 1e-5
     while found is not None:
-        mean, rungs, noise = found
-        table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, rungs, noise), RELEASE)
-        plan = OneShot(mean, Lottery(cohort_size, mean.core, tuple(map(float, table))), noise)
+        mean, levels, noise = found
+        table = loops.ladder(epsilon, _aim(delta), _aim(delta), ladder_mus(mean, levels, noise), RELEASE)
+        plan = OneShot(mean, SmoothTest(cohort_size, mean.core, tuple(map(float, table))), noise)
         try:
             verify_one_shot(plan, epsilon, delta)
         except VerificationError:
             if more > 0.1:
                 raise
-            found, more = (mean, rungs, noise * (1 + more)), 2 * more
+            found, more = (mean, levels, noise * (1 + more)), 2 * more
         else:
             return plan
     least = max(smallest_cohort(epsilon, delta), cohort_size + 1)
     why = f"at epsilon={epsilon:g}, delta={delta:g}"
-    raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
+    raise Infeasible.small_cohort("smooth test (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
 def estimate(epsilon: float, delta: float, size: int, *, forgiven: int = 0) -> float:
@@ -182,12 +177,12 @@ def smallest_cohort(epsilon: float, delta: float) -> int:
     """C_min: the least cohort for which a plan exists, however noisy. Useful noise needs two to three times that."""
     positive(epsilon=epsilon)
     probability(delta=delta)
-    rungs = _fewest_rungs(epsilon, _aim(delta))
+    levels = _fewest_levels(epsilon, _aim(delta))
 
     def exists(size: int) -> bool:
-        return bool(fitting(size, core_for(size, rungs)))
+        return bool(fitting(size, core_for(size, levels)))
 
-    size = 4 * rungs  # below, the core would be less than half
+    size = 4 * levels  # below, the core would be less than half
     while size > 2 and exists(size):
         size -= 1
     while not exists(size):
@@ -195,13 +190,13 @@ def smallest_cohort(epsilon: float, delta: float) -> int:
     return size
 
 
-def core_for(cohort_size: Whole, rungs: Whole) -> Whole:
-    """Return the largest k that leaves `rungs` rungs between Ck and C²; of numbers or of arrays."""
-    return (cohort_size**2 - score_step(cohort_size) * rungs) // cohort_size
+def core_for(cohort_size: Whole, levels: Whole) -> Whole:
+    """Return the largest k that leaves `levels` levels between Ck and C²; of numbers or of arrays."""
+    return (cohort_size**2 - score_step(cohort_size) * levels) // cohort_size
 
 
 def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
-    """Return δ that outlier-mean#o3 certifies at ε, by trying all pairs of neighbouring rungs; at most `delta`.
+    """Return δ that outlier-mean#o3 certifies at ε, by trying all pairs of neighbouring levels; at most `delta`.
 
     Independent of the search: each pair's divergence is the mass of the best test's region under both laws, and the
     shifts are checked in rational arithmetic. Raises VerificationError.
@@ -209,10 +204,10 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
     probability(delta=delta)
     verify_outlier_mean(plan.mean)
-    verify_lottery(plan.lottery, plan.mean)
-    table = np.asarray(plan.lottery.table)
-    mus = certified_shifts(plan.mean, recounted_scores(plan.lottery)[1:])[:, None] / plan.noise_multiplier
-    worst = table[0]  # what happens on rung 0 happens with its chance only
+    verify_smooth_test(plan.test, plan.mean)
+    table = np.asarray(plan.test.table)
+    mus = certified_shifts(plan.mean, recounted_scores(plan.test)[1:])[:, None] / plan.noise_multiplier
+    worst = table[0]  # what happens on level 0 happens with its chance only
     for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
         if len(p):
             worst = float(np.maximum(worst, pair_divergence(epsilon, p, q, mus).max()))  # NaN stays
@@ -222,11 +217,11 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     return certified
 
 
-def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
-    """Raise VerificationError unless the ladder fits the aggregate, one user moves a cohort by a rung at most, and its
+def verify_smooth_test(test: SmoothTest, mean: OutlierMean) -> None:
+    """Raise VerificationError unless the ladder fits the aggregate, one user moves a cohort by a level at most, and its
     chances can be tossed exactly."""
-    fits = (lottery.cohort_size, lottery.core) == (mean.cohort_size, mean.core)
-    table = np.asarray(lottery.table)
+    fits = (test.cohort_size, test.core) == (mean.cohort_size, mean.core)
+    table = np.asarray(test.table)
     tossed = len(table) > 0 and bool(
         np.all((table > 0) & (table <= 1) & (table * 2.0**53 == np.floor(table * 2.0**53)))
     )
@@ -234,29 +229,29 @@ def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
         raise VerificationError(
             "Expected a climbing ladder in multiples of 2^-53 on the aggregate's own cohort and core."
         )
-    for rung, score in enumerate(recounted_scores(lottery).tolist()):
-        if (lottery.rung(score), lottery.rung(score - 1)) != (rung, rung - 1 if rung else None):
-            raise VerificationError(f"Expected rung {rung} to begin at score {score}, as far as one user moves it.")
+    for level, score in enumerate(recounted_scores(test).tolist()):
+        if (test.level(score), test.level(score - 1)) != (level, level - 1 if level else None):
+            raise VerificationError(f"Expected level {level} to begin at score {score}, as far as one user moves it.")
 
 
-def recounted_scores(lottery: Lottery) -> Integers:
-    """`Lottery.scores` again: from the core on, each as far above the one before as one user can move the score."""
-    low, step = lottery.cohort_size * lottery.core, max(1, recounted_step(lottery.cohort_size))
-    return np.array([low + rung * step for rung in range(len(lottery.table))])
+def recounted_scores(test: SmoothTest) -> Integers:
+    """`SmoothTest.scores` again: from the core on, each as far above the one before as one user can move the score."""
+    low, step = test.cohort_size * test.core, max(1, recounted_step(test.cohort_size))
+    return np.array([low + level * step for level in range(len(test.table))])
 
 
-def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> Vector:
-    """Return μ of cohorts the larger score of which stands on rung 0, 1, .. `rungs`, (R + 1,)."""
-    scores = mean.cohort_size * mean.core + score_step(mean.cohort_size) * np.arange(rungs + 1)
+def ladder_mus(mean: OutlierMean, levels: int, noise: float) -> Vector:
+    """Return μ of cohorts the larger score of which stands on level 0, 1, .. `levels`, (R + 1,)."""
+    scores = mean.cohort_size * mean.core + score_step(mean.cohort_size) * np.arange(levels + 1)
     return mean.shifts_at(scores) / noise
 
 
 @lru_cache(maxsize=256)
-def ladder_means(size: int, rungs: int, forgiven: int) -> tuple[OutlierMean, Vector]:
-    """Return the best weights whose core leaves so many rungs, and their `ladder_mus` at noise 1; it has to fit."""
-    core = core_for(size, rungs) - forgiven
+def ladder_means(size: int, levels: int, forgiven: int) -> tuple[OutlierMean, Vector]:
+    """Return the best weights whose core leaves so many levels, and their `ladder_mus` at noise 1; it has to fit."""
+    core = core_for(size, levels) - forgiven
     mean = weighted_mean(size, core, (core + size - forgiven) // 2)
-    return mean, ladder_mus(mean, rungs, 1.0)
+    return mean, ladder_mus(mean, levels, 1.0)
 
 
 def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix | Vector, chances: Vector = _SURELY) -> Vector:
@@ -290,35 +285,35 @@ def _check(epsilon: float, delta: float, size: int, forgiven: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _search(epsilon: float, delta: float, size: int, forgiven: int) -> tuple[OutlierMean, int, float] | None:
-    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to RELEASE, from above; None without."""
-    fewest = _fewest_rungs(epsilon, delta)
+    """(aggregate, levels, noise) of the least noise whose ladder climbs from δ to RELEASE, from above; None without."""
+    fewest = _fewest_levels(epsilon, delta)
     if not fitting(size, core_for(size, fewest) - forgiven):
         return None
     means = partial(ladder_means, size, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did
-    def reaches(rungs: int, noise: float) -> bool:
-        return bool(loops.ladder(epsilon, delta, delta, means(rungs)[1] / noise, RELEASE)[-1] >= RELEASE)
+    def reaches(levels: int, noise: float) -> bool:
+        return bool(loops.ladder(epsilon, delta, delta, means(levels)[1] / noise, RELEASE)[-1] >= RELEASE)
 
-    def least(rungs: int, tolerance: float = 1e-3) -> float:
-        shifts, full = means(rungs)[1], gdp.mu_for(epsilon, delta)
+    def least(levels: int, tolerance: float = 1e-3) -> float:
+        shifts, full = means(levels)[1], gdp.mu_for(epsilon, delta)
         high = float(shifts[1:].max()) / (_VANISHING * full)
         low = min(float(shifts[-1]) / full, high / 2)
         step = 1.1
-        while reaches(rungs, low):
+        while reaches(levels, low):
             low, high = low / 1.5, low
-        while low * step < high and not reaches(rungs, low * step):
+        while low * step < high and not reaches(levels, low * step):
             low, step = low * step, step**2
         high = min(high, low * step)
         while high > low * (1 + tolerance):
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if reaches(rungs, middle) else (middle, high)
+            low, high = (low, middle) if reaches(levels, middle) else (middle, high)
         return high
 
     numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
-    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven)]
-    rungs, _ = cheapest(fit, least)
-    return means(rungs)[0], rungs, least(rungs, 1e-5)
+    fit = [levels for levels in numbers if fitting(size, core_for(size, levels) - forgiven)]
+    levels, _ = cheapest(fit, least)
+    return means(levels)[0], levels, least(levels, 1e-5)
 
 
 def least_noise(epsilon: float, delta: float, size: int, *, forgiven: int = 0) -> float:
@@ -328,8 +323,8 @@ def least_noise(epsilon: float, delta: float, size: int, *, forgiven: int = 0) -
 
 
 @lru_cache(maxsize=256)
-def _fewest_rungs(epsilon: float, delta: float) -> int:
-    """How many rungs a ladder needs that climbs from δ to `release` next to noise that leaves nothing else to tell."""
+def _fewest_levels(epsilon: float, delta: float) -> int:
+    """How many levels a ladder needs that climbs from δ to `release` next to noise that leaves nothing else to tell."""
     most = math.ceil(80 / epsilon) + 80
     mus = np.full(most + 1, _VANISHING * gdp.mu_for(epsilon, delta))
     return len(loops.ladder(epsilon, delta, delta, mus, RELEASE)) - 1

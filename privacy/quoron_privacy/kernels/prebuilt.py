@@ -1,7 +1,7 @@
 """Compiled loops that come with an installation: nobody's first run waits for a compiler.
 
 `python -m quoron.kernels --ship` compiles every loop for a level of processors, not for the one at hand, and puts what
-comes out into `SHIPPED`. Every module with loops has its `njit` from here, so that numba looks there. Code that was
+comes out into `PREBUILT`. Every module with loops has its `njit` from here, so that numba looks there. Code that was
 compiled of the same source by the same numba, for a level that this processor has, is copied into numba's own folder,
 wherever that is. All else numba compiles, as it would have.
 """
@@ -24,14 +24,14 @@ from numba.core.caching import Cache, CacheImpl, IndexDataCacheFile
 from numba.core.registry import cpu_target
 
 _PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
-SHIPPED = Path(__file__).parent / "ahead" / f"numba{numba.__version__}-python{_PYTHON}"
+PREBUILT = Path(__file__).parent / "binaries" / f"numba{numba.__version__}-python{_PYTHON}"
 Target = tuple[str, str, str]  # triple, name and features of a processor, as numba calls them
 # What a processor can do that carries out what was compiled for a level of x86-64, by the level's name.
 LEVELS = {"x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")}
 
 
-class ShippedKernels:
-    """Numba's own choice of a folder for a function, into which what was shipped of the function is copied first."""
+class PrebuiltKernels:
+    """Numba's own choice of a folder for a function, into which what was prebuilt of the function is copied first."""
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
@@ -59,15 +59,15 @@ def fits(made: Target, processor: Target) -> bool:
 
 
 def _copy(function: Any, locator: Any) -> None:
-    name, folder = base_name(function, locator), SHIPPED / function.__module__.rpartition(".")[0]
+    name, folder = base_name(function, locator), PREBUILT / function.__module__.rpartition(".")[0]
     if not (folder / f"{name}.nbi").exists():
         return
     stamp, processor = locator.get_source_stamp(), here()
     own: Any = IndexDataCacheFile(locator.get_cache_path(), name, stamp)
-    shipped: Any = IndexDataCacheFile(str(folder), name, stamp)  # empty if of another source or another numba
+    prebuilt: Any = IndexDataCacheFile(str(folder), name, stamp)  # empty if of another source or another numba
     with _alone(own):
         known, added = own._load_index(), {}
-        for (signature, made, code), file in shipped._load_index().items():
+        for (signature, made, code), file in prebuilt._load_index().items():
             key = (signature, processor, code)
             if key not in known and fits(made, processor):
                 data = (folder / file).read_bytes()
@@ -113,7 +113,7 @@ def here() -> Target:
 
 # The one list of places that numba knows; where NUMBA_CACHE_LOCATOR_CLASSES names others it looks there alone.
 _places: Any = CacheImpl._locator_classes
-_places.insert(0, ShippedKernels)
+_places.insert(0, PrebuiltKernels)
 _numbers_save: Any = IndexDataCacheFile.save
 setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place for it
 # Before it loads code numba declares all that a compiler knows, for a tenth of a second. Code needs its runtime alone.

@@ -13,14 +13,14 @@ from privacy.references import OneNoise, laplace_tail
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import RandomStream, SeededNoise
-from quoron_privacy.robust import lottery
+from quoron_privacy.robust import smooth_test
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_privacy.robust.laplace_test import (
+from quoron_privacy.robust.laplace_gate import (
+    LaplaceGate,
     LaplaceOneShot,
-    LaplaceTest,
     certified_epsilon,
     enough,
-    verify_laplace_test,
+    verify_laplace_gate,
 )
 from quoron_privacy.robust.outlier_mean import fitting, in_score_units, score_scale, score_step, weighted_mean
 
@@ -29,7 +29,7 @@ DELTA = 1e-6
 
 class TestLaplaceTest:
     def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
-        test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
+        test = LaplaceGate(cohort_size=20, core=14, threshold=15.0, scale=3.0)
         assert dict(test.entry().parameters) == {"cohort_size": 20, "threshold": 15.0, "scale": 3.0}
         claimed = exp(2 * 19 / 20 / 3.0) * (1 + 1e-12)
         limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
@@ -57,7 +57,7 @@ def of_test(epsilon: float, delta: float, size: int) -> LaplaceOneShot | None:
         return None
     mean = weighted_mean(size, core)
     scale = (size - step - core) / passing * (1 - 1e-12)
-    test = LaplaceTest(size, core, scale, (core + step + scale * math.log(1 / (2 * delta))) * (1 + 1e-13))
+    test = LaplaceGate(size, core, scale, (core + step + scale * math.log(1 / (2 * delta))) * (1 + 1e-13))
     low, high = 0.1 / size, 1e3
     while high > low * (1 + 1e-5):
         middle = math.sqrt(low * high)
@@ -67,11 +67,11 @@ def of_test(epsilon: float, delta: float, size: int) -> LaplaceOneShot | None:
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_the_lottery_needs_less_noise(epsilon):
+def test_the_smooth_test_needs_less_noise(epsilon):
     plan = of_test(epsilon, DELTA, 500)
-    assert 0.99 * DELTA <= verify_laplace_test(plan, epsilon, DELTA) <= DELTA
+    assert 0.99 * DELTA <= verify_laplace_gate(plan, epsilon, DELTA) <= DELTA
     assert plan.test.chance(plan.test.cohort_size**2) >= 0.999 - 1e-9
-    assert lottery.calibrate(epsilon, DELTA, 500).noise_multiplier < 0.8 * plan.noise_multiplier
+    assert smooth_test.calibrate(epsilon, DELTA, 500).noise_multiplier < 0.8 * plan.noise_multiplier
 
 
 @given(size=st.integers(40, 200), epsilon=st.floats(1.0, 6.0), seed=st.integers(0, 2**32 - 1))
@@ -105,15 +105,15 @@ def test_broken_plans_of_one_test_do_not_verify():
         replace(plan, test=replace(plan.test, scale=plan.test.scale * 0.9)),
     ):
         with pytest.raises(VerificationError, match="certified delta"):
-            verify_laplace_test(broken, 1.0, DELTA)
+            verify_laplace_gate(broken, 1.0, DELTA)
     for test in (
-        LaplaceTest(500, plan.test.core, 1.0, plan.test.threshold),
-        LaplaceTest(500, plan.test.core - 1, plan.test.scale, plan.test.threshold),
+        LaplaceGate(500, plan.test.core, 1.0, plan.test.threshold),
+        LaplaceGate(500, plan.test.core - 1, plan.test.scale, plan.test.threshold),
     ):
         with pytest.raises(VerificationError, match="scale >= "):
-            verify_laplace_test(replace(plan, test=test), 1.0, DELTA)
+            verify_laplace_gate(replace(plan, test=test), 1.0, DELTA)
     with pytest.raises(VerificationError, match="threshold >= core"):
-        verify_laplace_test(replace(plan, test=replace(plan.test, threshold=plan.test.core)), 1.0, DELTA)
+        verify_laplace_gate(replace(plan, test=replace(plan.test, threshold=plan.test.core)), 1.0, DELTA)
 
 
 SOURCE = SeededNoise(4)

@@ -674,25 +674,25 @@ class Law:
 class Lattice:
     """Laws of losses in both orders, or one where both are the same; δ from them is never below the pair's.
 
-    `lack` is what samplers lack of exact noise: (1 + e^ε) times that is added to δ.
+    `variation` is that of samplers from exact noise: (1 + e^ε) times that is added to δ.
     """
 
     laws: tuple[Law, ...]
-    lack: float
+    variation: float
 
     def delta(self, epsilons: float | Vector, rounding: float = 0.0) -> Vector:
         """Return δ at each ε, the worse of both orders, of the shape of `epsilons`; sums are right to 1e-9 of tails."""
         worst = np.max([law.delta(epsilons, rounding) for law in self.laws], axis=0)
-        return np.asarray(np.minimum(1.0, worst + (1 + np.exp(np.minimum(epsilons, 700.0))) * self.lack))
+        return np.asarray(np.minimum(1.0, worst + (1 + np.exp(np.minimum(epsilons, 700.0))) * self.variation))
 
 
-def lattice(mu: float, every: Stages, lack: float, near: float) -> Lattice:
+def lattice(mu: float, every: Stages, variation: float, near: float) -> Lattice:
     """Return the law of the whole pair's loss, exact enough for every δ from `near` on.
 
     ConfigError where that would take more than a million places.
     """
     if not mu and not every:
-        return Lattice((Law(0, np.ones(1), 0.0, _ANY),), lack)
+        return Lattice((Law(0, np.ones(1), 0.0, _ANY),), variation)
     both = orders(mu, every)
     cut = CUT * near / max(sum(times for _, times in parts) for parts in both)
     epsilon = min(crossing(lambda epsilon: min(1.0, exactly(mu, every, epsilon, near)), near), 1e3)
@@ -709,7 +709,7 @@ def lattice(mu: float, every: Stages, lack: float, near: float) -> Lattice:
             if last:
                 raise
             steepest /= 4
-    return Lattice(made, lack)
+    return Lattice(made, variation)
 
 
 def _law_of_all(parts: Parts, gap: float, cut: float, near: float, steepest: float) -> Law:

@@ -26,7 +26,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability, require
@@ -110,17 +110,17 @@ class MinCohort:
             return math.sqrt(self.participations) * self.each * (1 + 1e-15)
         return -2 * float(ndtri(1 / (1 + math.exp(self.epsilon)))) * (1 + 1e-9)
 
-    def pair(self, rounds: int, *, alone: bool = True) -> Pair:
+    def pair(self, rounds: int, *, alone: bool = True) -> DominatingPair:
         """What all decisions cost, samplers included; these only if rounds are counted with their counts (not `alone`).
 
         With Gaussian noise a user is in so many counts at most; what they have for nothing is in the run's own pair.
         """
-        spent = Pair()
+        spent = DominatingPair()
         if self.count_scale:
-            spent = Pair.response(self.epsilon)
+            spent = DominatingPair.response(self.epsilon)
         elif self.each and alone:
-            spent = Pair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
-        return spent.lacking(total_variation(gaussians=self.draws(rounds)))
+            spent = DominatingPair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
+        return spent.with_variation(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:
         """Return samples of noise in a run, at most."""
@@ -141,13 +141,13 @@ def rest(epsilon: float, delta: float, min_cohort_epsilon: float) -> tuple[float
     left = epsilon - min_cohort_epsilon
     while _exact(left) + _exact(min_cohort_epsilon) > _exact(epsilon):
         left = math.nextafter(left, -math.inf)
-    slack = total_variation(laplaces=_MOST_DRAWS) * (1 + math.exp(epsilon))
-    if not (left >= 0.01 and delta - slack >= 1e-12):
+    extra = total_variation(laplaces=_MOST_DRAWS) * (1 + math.exp(epsilon))
+    if not (left >= 0.01 and delta - extra >= 1e-12):
         raise ConfigError(
             "Expected min_cohort_epsilon to leave an epsilon of at least 0.01 and a delta of a little more than "
             f"1e-12, got min_cohort_epsilon={min_cohort_epsilon:g} of epsilon={epsilon:g} and delta={delta:g}."
         )
-    return left, math.nextafter(delta - slack, 0.0)
+    return left, math.nextafter(delta - extra, 0.0)
 
 
 def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float:
@@ -229,7 +229,7 @@ def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequenc
     """
     _check(min_cohort.share, min_cohort.epsilon, cohorts, min_cohort.participations)
     scales = (min_cohort.threshold_scale, min_cohort.count_scale)
-    slack = Fraction(total_variation(laplaces=min_cohort.draws(len(cohorts)))) * (
+    extra = Fraction(total_variation(laplaces=min_cohort.draws(len(cohorts)))) * (
         1 + Fraction(math.exp(epsilon) * (1 + 1e-12))
     )
     added = _exact(min_cohort.rest_epsilon) + (0 if min_cohort.each else _exact(min_cohort.epsilon))
@@ -258,7 +258,7 @@ def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequenc
             added <= _exact(epsilon),
             (min_cohort.rest_epsilon, min_cohort),
         ),
-        (f"delta with the samplers <= {delta}", Fraction(min_cohort.rest_delta) + slack <= Fraction(delta), min_cohort),
+        (f"delta with the samplers <= {delta}", Fraction(min_cohort.rest_delta) + extra <= Fraction(delta), min_cohort),
     )
 
 

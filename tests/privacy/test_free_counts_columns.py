@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
-from quoron_privacy.means.free_presence import ColumnSum
+from quoron_privacy.means.free_counts import COLUMN_PRESENCE as HERE
+from quoron_privacy.means.free_counts import ColumnSum
 from quoron_privacy.release import sum_bits
 
 

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from quoron_privacy.counts.spread import Spread
+from quoron_privacy.histograms.weighted_histogram import WeightedHistogram
 
 CELLS = 6
 
 
-def weighed(own: list[int], most: int, **kinds) -> tuple[Spread, np.ndarray]:
+def weighed(own: list[int], most: int, **kinds) -> tuple[WeightedHistogram, np.ndarray]:
     """One user's weights beside nobody else's."""
-    made = Spread(10, 2, CELLS, 1.0, most=most, **kinds)
+    made = WeightedHistogram(10, 2, CELLS, 1.0, most=most, **kinds)
     owners = np.zeros(len(own), np.int64)
     return made, made.held(owners, np.array(own, np.int64), made.weights(owners))
 

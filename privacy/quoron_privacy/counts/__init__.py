@@ -1,1 +1,0 @@
-"""Noisy counts: votes, ranks, facts of a table, whether enough users answered, how well a table fits."""
