@@ -77,7 +77,7 @@ class RadiusRaw(Twin):
         mechanism = self._mechanisms.main if main else self._mechanisms.warmup
         presence = state.presence.seen(shares[2], mechanism.presence_deviation)
         lag = max(float(after.gradient @ after.gradient) - after.error, 0.0)
-        spread, margin = method.learnt(
+        spread, margin = method.next_spread(
             state.spread,
             state.margin,
             MeanAndCounts(unit, *shares.tolist(), 0),
