@@ -29,11 +29,11 @@ def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[in
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
     user, which is nobody's, and else for such users.
     """
-    found = Numbering(user)
-    found.add(table)
-    numbers = found.numbers()
-    many, ranks = found.ranks(without_rows=without_rows)
-    return many, ranks[numbers].astype(np.int64)
+    numbering = Numbering(user)
+    numbering.add(table)
+    numbers = numbering.numbers()
+    users, ranks = numbering.ranks(without_rows=without_rows)
+    return users, ranks[numbers].astype(np.int64)
 
 
 TIMES = 1000  # the declared items per user
@@ -48,13 +48,13 @@ def most_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
 
 def first_rows(owners: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
     """Return which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
-    kept = np.ones(len(owners), np.bool_)
+    counted = np.ones(len(owners), np.bool_)
     many = np.bincount(owners) > most if len(owners) > most else np.zeros(0, np.bool_)
     if many.any():
         rows = np.flatnonzero(many[owners])
         rows = rows[np.argsort(owners[rows], kind="stable")]
-        kept[rows] = before(owners[rows], np.ones(len(rows), np.int64)) < most
-    return kept
+        counted[rows] = before(owners[rows], np.ones(len(rows), np.int64)) < most
+    return counted
 
 
 def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -68,8 +68,8 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
 def first_of_each(table: pa.Table, user: str, most: int) -> pa.Table:
     """Return the first `most` rows of each user of the column `user`; a row without a user is one of nobody's."""
     coded = columns.users(table, user).dictionary_encode(null_encoding="encode")
-    kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), most)
-    return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
+    counted = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), most)
+    return table if counted.all() else _in_one_piece(table.filter(pa.array(counted)))
 
 
 def _in_one_piece(table: pa.Table) -> pa.Table:
