@@ -64,7 +64,7 @@ class Fit:
 
     users: int  # all, held out or not
     users_without: int  # whose rows are all left out
-    most_rows: int  # of any one user
+    max_rows: int  # of any one user
     whole: Tally  # of all rows, as if they were one user's
 
     def unfit(self, encoding: Encoding) -> dict[str, float]:
@@ -85,7 +85,7 @@ class Fit:
                 "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. "
                 "Name the column that tells users apart as `user`."
             )
-        elif self.most_rows == 1:
+        elif self.max_rows == 1:
             yield (
                 "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name "
                 "the column that tells persons apart as `user`."

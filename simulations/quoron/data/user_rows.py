@@ -1,12 +1,12 @@
 """Whose each row of a table is, and which rows of one user count: the first so many, by a public number.
 
-    >>> most_rows(items_per_user=5, features=20, weighted=False)
+    >>> max_rows(items_per_user=5, features=20, weighted=False)
     762600
     >>> first_rows(np.array([0, 1, 0, 0]), 2).tolist()
     [True, True, True, False]
 
 Nobody's rows may decide how much memory and time a run takes: a user with 6·10⁷ rows would end it, and whether a run
-ends is something that others see. So a user's items are the first `most_rows` of its rows: TIMES the declared items per
+ends is something that others see. So a user's items are the first `max_rows` of its rows: TIMES the declared items per
 user, or as many as take BYTES, whichever is more. That number follows from declarations alone. Whether a row is among
 the first of its user depends on that user's own rows and their order alone. So for tables that differ in one user the
 items of all others are the same, and every guarantee for a user's data holds as it is.
@@ -40,7 +40,7 @@ TIMES = 1000  # the declared items per user
 BYTES = 1 << 26  # of one user's items, that are never too many
 
 
-def most_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
+def max_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
     """Return rows of one user that count, at most, of a table whose rows become so many features."""
     width = 4 * features + 8 * (1 + weighted)
     return max(TIMES * items_per_user, BYTES // width)
@@ -65,7 +65,7 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
     return all_before - np.repeat(all_before[begins], lengths)
 
 
-def first_of_each(table: pa.Table, user: str, most: int) -> pa.Table:
+def first_rows_of_users(table: pa.Table, user: str, most: int) -> pa.Table:
     """Return the first `most` rows of each user of the column `user`; a row without a user is one of nobody's."""
     coded = columns.users(table, user).dictionary_encode(null_encoding="encode")
     counted = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), most)
