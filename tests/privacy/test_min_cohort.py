@@ -364,9 +364,6 @@ def test_what_others_leave_of_beta_is_all_that_a_min_cohort_may_be_wrong() -> No
     assert smallest(BETA / 2) > smallest(BETA)
 
 
-USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through every draw; u is user 0
-
-
 @pytest.mark.parametrize(("epsilon", "sizes"), [(0.05, (146, 158, 1574)), (0.2, (76, 82, 606))], ids=str)
 def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
     epsilon: float, sizes: tuple[int, ...]

@@ -1,5 +1,6 @@
 """The inline engine: same bits for any chunk or block, and nothing a user holds or sends moves another's row."""
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -11,6 +12,7 @@ import pytest
 
 import quoron
 from problems import problem_of
+from quoron.cli.app import invoke
 from quoron.data import Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.engine import inline
 from quoron.engine.choice import ShardedEngine
@@ -23,6 +25,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import (
+    Answers,
     AverageGradient,
     LocalSGD,
     MomentAndGradient,
@@ -34,6 +37,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
+from quoron_privacy.means import free_presence
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
@@ -483,3 +487,44 @@ def test_made_up_users_who_are_asked_often_are_kept_in_memory_and_change_no_bit(
     assert not any(kept)
     np.testing.assert_array_equal(first.weights, again.weights)
     assert first.summary.excess_risk == again.summary.excess_risk
+
+
+def test_dropouts_are_drawn_in_every_round_and_by_public_seed_alone() -> None:
+    users, chunk = np.arange(4000), 1 << 14
+    population = Synthetic(family="logistic", users=4000, dimension=2, items_per_user=2, domain=L2Ball(1.0))
+    task = AverageGradient(np.zeros((1, 2)), (1.0,))
+
+    def missing(round_: int, **options: int) -> np.ndarray:
+        engine = InlineEngine(population, dropout=0.25, **options)
+        return engine.ask(Question(round_, users, task)).status == Status.MISSING
+
+    first = missing(0, seed=5)
+    assert np.array_equal(first, missing(0, seed=5, chunk_bytes=chunk))
+    assert not np.array_equal(first, missing(1, seed=5))
+    assert not np.array_equal(first, missing(0, seed=6))
+    # Binomial(4000, 1/4) is within 180 of 1,000 but for a chance below 1e-9.
+    assert abs(first.sum() - 1000) < 180
+    assert not InlineEngine(population, seed=5).ask(Question(0, users, task)).status.any()
+
+
+def test_a_dropout_that_is_no_share_is_refused_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "quickstart", "--set", "run.dropout=1"]) == 2
+    assert "run.dropout" in capsys.readouterr().err
+
+
+def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[weakref.ref[Any]] = []
+    most, honest = [], InlineEngine.rows
+
+    def watched(self: InlineEngine, question: Question) -> Answers:
+        most.append(sum(block() is not None for block in blocks))
+        answers = honest(self, question)
+        if isinstance(question.task, MomentAndGradient):
+            blocks.append(weakref.ref(answers.values))
+        return answers
+
+    monkeypatch.setattr(InlineEngine, "rows", watched)
+    monkeypatch.setattr(free_presence, "BLOCK", 60)
+    model(InlineEngine(people()))
+    assert len(blocks) > 5 * MANY / 7
+    assert max(most) <= 2

@@ -334,15 +334,6 @@ def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger
     assert clone(fitted).get_params() == fitted.get_params()
 
 
-QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
-
-
-DECLARED: dict[str, Any] = {**QUICK, "bounds": ((0, 0), (100, 5)), "items_per_user": 3}
-
-
-X, Y, USERS = people(200)
-
-
 @SEEDED
 def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bounds():
     fitted = classifier(random_state=1).fit(X, Y, USERS)

@@ -343,12 +343,6 @@ def test_a_warning_of_one_users_items_is_shown_to_nobody():
     assert not shown
 
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-
-
 def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):
     few = people[people.who < 100]
     with pytest.raises(Infeasible, match=r"10 users to measure .* needs about \d+ of them"):

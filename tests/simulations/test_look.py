@@ -303,12 +303,6 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
 
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-
-
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
     trained = train(people, tmp_path / "run")
     with lifetime.opened(ledger) as kept:

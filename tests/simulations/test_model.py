@@ -395,9 +395,6 @@ def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
     assert why in model.no_interval
 
 
-AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
-
-
 @pytest.mark.parametrize(
     "made",
     [

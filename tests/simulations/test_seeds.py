@@ -28,8 +28,6 @@ from quoron_client.losses import make_loss
 from quoron_server.wording import sentence
 from small_run import TOML
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("simulations", "server", "client", "privacy")
 SIMULATED = "SIMULATED"
 
 

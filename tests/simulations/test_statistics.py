@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from quoron.releases.bounds import find_bounds
 from quoron.releases.mean import PrivateMean, mean
 from quoron.releases.statistics import statistics
 from quoron.training import lifetime
+from quoron.training.lifetime import opened
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased
@@ -203,25 +205,6 @@ def visits() -> pd.DataFrame:
             "secret": [f"text {row}" for row in rows],
         }
     )
-
-
-def rows_of(path: Path) -> Path:
-    """The same, and a row without a user."""
-    visits().to_csv(path, index=False)
-    with path.open("a") as file:
-        file.write(",1,2,nobody,0,x\n")
-    return path
-
-
-def check(declared: dict) -> None:
-    assert declared["population"]["items_per_user"] == 4
-    numeric, categorical = (declared["population"]["columns"][kind] for kind in ("numeric", "categorical"))
-    assert -140 <= numeric["delay"][0] < -60
-    assert 140 < numeric["delay"][1] < 260
-    assert 1.2 < numeric["height"][0] < 1.6
-    assert 2.0 < numeric["height"][1] <= 2.4
-    assert categorical["ward"] == ["North", 'the "old" one', "Böblingen"] or len(categorical["ward"]) == 3
-    assert sorted(categorical["code"]) == [0, 1, 2]
 
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
@@ -514,3 +497,85 @@ def test_so_many_users_as_are_asked_for_do(epsilon):
     assert 30 < least < 4000 / epsilon
     with pytest.raises(Infeasible):
         call(least - 1)
+
+
+pytestmark = pytest.mark.usefixtures("own_ledger")
+
+
+class TestLedger:
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Path:
+        path = tmp_path / "people.sqlite"
+        with Database(f"sqlite:///{path}") as opened:
+            PopulationLedger(opened).limit("patients", epsilon=10.0, delta=1e-5)
+        return path
+
+    def charges(self, ledger: Path) -> list:
+        with Database(f"sqlite:///{ledger}") as opened:
+            return PopulationLedger(opened).charges("patients")
+
+    def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
+        asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
+        find_bounds(visits(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
+        only = find_bounds(visits(), epsilon=3.0, **asked)
+        first, second = self.charges(ledger)
+        assert (first.epsilon, first.delta) == (2.0, 1e-6)
+        assert (second.epsilon, second.delta, second.mu) == (3.0, 1e-6, only.mu)
+        assert first.run != second.run
+
+    def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
+        with pytest.raises(BudgetExceeded, match="patients"):
+            find_bounds(visits(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
+        assert self.charges(ledger) == []
+
+
+@every
+def test_the_value_is_within_its_noise_of_the_mean(method):
+    mean = found(method=method, epsilon=4.0)
+    # Five coordinates, seven standard deviations: false alarm below 1e-10.
+    assert np.abs(mean.value - TRUTH).max() < 7 * mean.noise_scale
+    assert mean.method == method
+
+
+@every
+def test_the_guarantee_is_the_one_that_was_asked_for(method):
+    mean = found(method=method, epsilon=2.0, delta=1e-5)
+    assert (mean.epsilon, mean.delta) == (2.0, 1e-5)
+    for said in ("(2, 1e-05)", "adjacency replace-one", "docs/privacy/private-mean.md"):
+        assert said in mean.statement
+
+
+@every
+def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
+    more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite", "seed": 1}
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        ledger.limit("everyone", epsilon=5.0, delta=1e-5)
+    with (
+        mock.patch.object(PopulationLedger, "release", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        mean(ROWS, epsilon=2.0, **more)  # killed when nothing is said yet: it is spent all the same
+    assert mean(ROWS, epsilon=2.0, **more).method == method
+    with pytest.raises(BudgetExceeded):
+        mean(ROWS, epsilon=2.0, **more)
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        assert [charge.epsilon for charge in ledger.charges("everyone")] == [2.0, 2.0]
+
+
+def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept(tmp_path):
+    far = np.concatenate([ROWS[:10_000], ROWS[:10_000] + 5.0])
+    with pytest.raises(NothingReleased):
+        mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, ledger=tmp_path / "ledger.sqlite")
+    with opened(tmp_path / "ledger.sqlite") as ledger:
+        assert len(ledger.charges("everyone")) == 1
+
+
+@pytest.mark.parametrize("users", [3, 50, 82])
+def test_the_users_that_a_robust_mean_asks_for_are_enough_and_one_fewer_are_not(users):
+    declared = {"bound": 10.0, "spread": 0.5, "outliers": 0.01}
+    with pytest.raises(Infeasible, match="needs users >=") as refused:
+        found(ROWS[:users, :3], **declared)
+    needed = refused.value.users
+    assert found(ROWS[:needed, :3], **declared).method == "robust"
+    with pytest.raises(Infeasible):
+        found(ROWS[: needed - 1, :3], **declared)

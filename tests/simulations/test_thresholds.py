@@ -23,9 +23,6 @@ from quoron_privacy.errors import UsageError
 pytestmark = pytest.mark.usefixtures("ledger")
 
 USERS = 1500
-ROLES: dict[str, Any] = {"user": "who", "label": {"column": "ill", "classes": ["no", "yes"]}}
-COLUMNS: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}}
-QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
 @pytest.fixture(scope="module")

@@ -167,10 +167,6 @@ def test_plans_are_certified_at_every_budget_and_use_it_up(epsilon, delta):
         assert plan.lottery.chance(plan.lottery.cohort_size**2) >= 0.999
 
 
-MEANS = [weighted_mean(5, 5), weighted_mean(6, 5), weighted_mean(7, 6), weighted_mean(8, 7)]
-MEANS += [weighted_mean(12, 10), weighted_mean(20, 18)]
-
-
 @pytest.mark.parametrize(("size", "core"), [(1000, 950), (1000, 600), (301, 280), (84, 60), (10, 8)])
 def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(size, core):
     mean = weighted_mean(size, core)
