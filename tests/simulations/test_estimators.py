@@ -268,11 +268,6 @@ def quick(**more: Any) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**SMALL | {"classes": [0, 1], "items_per_user": 3} | more)
 
 
-def spent(ledger: Path) -> list[float]:
-    with lifetime.opened(ledger) as kept:
-        return [charge.epsilon for charge in kept.charges("everyone")]
-
-
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.filterwarnings(
     *(f"ignore::quoron.sklearn.{name}" for name in ("DataDependentBounds", "DoubtfulModel", "NoiseFromSeed"))
@@ -297,17 +292,10 @@ def test_every_check_of_scikit_learn_passes(kind: Any) -> None:
 
 def test_fits_in_parallel_are_all_charged_to_one_ledger(ledger: Path) -> None:
     with joblib.parallel_config(backend="threading"):
-        found = cross_val_predict(
-            quick(),
-            FEW_X,
-            FEW_Y,
-            groups=FEW,
-            cv=GroupKFold(4),
-            n_jobs=2,
-            params={"groups": FEW},
-        )
+        asked = {"cv": GroupKFold(4), "n_jobs": 2, "params": {"groups": FEW}}
+        found = cross_val_predict(quick(), FEW_X, FEW_Y, groups=FEW, **asked)
     assert found.shape == FEW_Y.shape
-    assert spent(ledger) == [8.0] * 4
+    assert [each.epsilon for each in charges(ledger)] == [8.0] * 4
 
 
 @pytest.mark.slow
@@ -317,7 +305,7 @@ def test_fits_in_processes_are_all_charged_to_one_ledger(routing: None, ledger: 
     finally:
         get_reusable_executor().shutdown(wait=True)
     assert found.shape == FEW_Y.shape
-    assert spent(ledger) == [8.0] * 4
+    assert [each.epsilon for each in charges(ledger)] == [8.0] * 4
 
 
 def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger: Path) -> None:
