@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator
 
+from committed import charges, limit
 from quoron.sklearn import (
     DataDependentBounds,
     InputError,
@@ -29,9 +30,7 @@ from quoron.sklearn import (
     owners,
     table_of,
 )
-from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
-from quoron_server.storage.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
@@ -61,11 +60,6 @@ X, Y, USERS = people(200)
 
 def classifier(**more: Any) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**DECLARED | {"classes": [0, 1]} | more)
-
-
-def charges(ledger: Path, population: str = "everyone") -> list[Charge]:
-    with lifetime.opened(ledger) as kept:
-        return list(kept.charges(population))
 
 
 def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
@@ -338,8 +332,7 @@ def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bou
 
 
 def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=7.0, delta=1e-4)
+    limit(ledger, epsilon=7.0, delta=1e-4)
     with pytest.raises(BudgetExceeded, match="limit"):
         classifier().fit(X, Y, USERS)
     with pytest.raises(Infeasible):

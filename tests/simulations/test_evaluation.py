@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import quoron
-from patients import patients
+from committed import charges
+from patients import COLUMNS, patients
 from quoron.cli.app import invoke
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
@@ -32,7 +33,6 @@ from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import ReleaseGuarantee
 
 USERS = 2000
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -43,11 +43,6 @@ def people() -> pd.DataFrame:
 
 def train(people: Any, out: Path, **more: Any) -> Any:
     return quoron.train(people, out=out, **COLUMNS | QUICK | {"holdout": 0.2} | more)
-
-
-def charges(ledger: Path) -> list[float]:
-    with lifetime.opened(ledger) as store:
-        return [each.epsilon for each in store.charges("everyone")]
 
 
 def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, ledger, tmp_path, capsys):
@@ -62,7 +57,7 @@ def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, 
     assert accuracy.baseline_name == "majority"
     assert not accuracy.useless
     assert 0.5 < auc.value <= 1
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
     assert "400 users or slots, drawn in secret" in trained.statement
     stored = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
     assert restored(Evaluation, stored) == evaluation == quoron.load(tmp_path / "run").evaluation
@@ -102,7 +97,7 @@ def test_a_kill_between_training_and_evaluation_releases_both_once_and_charges_o
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         assert own.released(EVALUATED) == second
         assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
     assert trained.evaluation.users == 400
 
 
@@ -138,7 +133,7 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
     assert plan["data_quality"]["users"] == 1600
     assert plan["held_out"]["users"] == 400
     assert trained.evaluation.figure("AUC").value > 0.5
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "outlier-iterates", "local-model"])
@@ -270,7 +265,7 @@ def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, t
     assert not measured & trained
     quarter = found.evaluation.figure("quarter")
     assert abs(quarter.value - 0.25) < 6 * (quarter.high - quarter.low) / 3.9
-    assert charges(ledger) == [2.0]
+    assert [each.epsilon for each in charges(ledger)] == [2.0]
     assert found.plan.problem.users == 1600
     again = quoron.train_rows(rows, **given, out=tmp_path / "run")
     assert again.evaluation == found.evaluation

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import quoron
+from committed import limit
 from flower.plugged import Killed, dying
 from quoron.training import lifetime
 from quoron.training.rows import TrainedRows
@@ -42,8 +43,7 @@ def trained(out: Path, compute: Any = rows, *, rate: float = 1.0, **changed: Any
 
 
 def limited(path: Path) -> None:
-    with lifetime.opened(path) as population:
-        population.limit("everyone", epsilon=16.0, delta=1e-3, gaussian_share=0.9)
+    limit(path, epsilon=16.0, delta=1e-3, gaussian_share=0.9)
 
 
 def counted(path: Path) -> list[float | None]:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quoron
-from patients import patients
+from committed import charges
+from patients import COLUMNS, patients
 from quoron import config as configs
 from quoron.results import restored
 from quoron.training import data_quality as words
@@ -30,7 +31,6 @@ from quoron_server.plan import PREFACE
 from quoron_server.storage.ledger import Ledger
 
 USERS = 1000
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -118,8 +118,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
     assert kept == {"table_health": drawn[-1].tolist()}
     if at == "before":
         assert not np.array_equal(drawn[0], drawn[1])
-    with lifetime.opened(ledger) as accounts:
-        assert len(accounts.charges("everyone")) == 1
+    assert len(charges(ledger)) == 1
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
@@ -266,8 +265,7 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
 
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
     trained = train(people, tmp_path / "run")
-    with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("everyone")
+    (charge,) = charges(ledger)
     assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
     assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
     assert "data-quality.md#h1" in trained.summary.statement

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from scipy.stats import norm
 
 import quoron
+from committed import charges
 from pages import Page, check_loads_nothing
 from quoron import config as configs
 from quoron.cli import showing
@@ -32,7 +33,6 @@ from quoron.results import percent
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
-from quoron.training import lifetime
 from quoron_client.federation.session import _printable
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, RunError, printable
@@ -178,8 +178,7 @@ def test_a_plan_no_better_than_not_training_says_so_first_and_before_the_charge(
         rows, ill, who = table.filter(like="x"), table["ill"], table["who"]
         with pytest.raises(DoubtfulModel, match=re.escape(sentence)):
             PrivateLogisticRegression(epsilon=1.0, bounds=(0, 100), classes=[False, True]).fit(rows, ill, groups=who)
-    with lifetime.opened(Path("ledger.sqlite")) as kept:
-        assert list(kept.charges("everyone")) == []
+    assert list(charges(Path("ledger.sqlite"))) == []
     capsys.readouterr()
     assert invoke(["--quiet", "train", *words]) == 0
     assert f"Warning: {sentence}" in capsys.readouterr().err

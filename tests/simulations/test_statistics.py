@@ -18,6 +18,7 @@ import quoron_client.randomisers as client_gaussian
 import quoron_client.randomisers as client_hadamard
 import quoron_client.randomisers as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
+from committed import charges, limit
 from cover import by_default
 from quoron.cli.app import invoke
 from quoron.releases.bounds import find_bounds
@@ -82,8 +83,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
 
 
 def test_a_limit_without_room_tells_nothing(ledger, monkeypatch):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=1.0, delta=1e-5)
+    limit(ledger, epsilon=1.0, delta=1e-5)
     monkeypatch.setattr("quoron.releases.statistics.held", lambda *_: pytest.fail("a value was looked at"))
     monkeypatch.setattr("quoron.training.column_bounds.release", lambda *_: pytest.fail("a value was looked at"))
     for known in (DECLARED, {}):
@@ -219,8 +219,7 @@ def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path:
 
 def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(ledger: Path) -> None:
     declared = find_bounds(visits(), user="who", epsilon=2.0, numeric=["delay", "height"])
-    with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("everyone")
+    (charge,) = charges(ledger)
     assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
     assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
 
@@ -422,8 +421,7 @@ def test_the_place_of_users_is_found_from_the_fewest_users_on_in_nineteen_of_twe
 
 
 def test_the_forecast_is_logged_before_the_charge_and_printed_with_the_value(caplog, tmp_path):
-    with lifetime.opened(tmp_path / "l.sqlite") as ledger:
-        ledger.limit("everyone", epsilon=0.5, delta=1e-5)
+    limit(tmp_path / "l.sqlite", epsilon=0.5, delta=1e-5)
     with caplog.at_level("INFO", logger="quoron"), pytest.raises(BudgetExceeded):
         mean(ROWS, epsilon=1.0, bound=10.0, ledger=tmp_path / "l.sqlite")
     assert str(found(spread=None, method="auto").error) in caplog.text
@@ -493,15 +491,13 @@ def test_so_many_users_as_are_asked_for_do(epsilon):
 
 
 def test_bounds_are_charged_again_when_released_again_and_not_released_beyond_the_limit(ledger: Path) -> None:
-    with lifetime.opened(ledger) as kept:
-        kept.limit("patients", epsilon=10.0, delta=1e-5)
+    limit(ledger, "patients", epsilon=10.0, delta=1e-5)
     asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
     find_bounds(visits(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
     only = find_bounds(visits(), epsilon=3.0, **asked)
     with pytest.raises(BudgetExceeded, match="patients"):
         find_bounds(visits(), epsilon=10.5, **asked)
-    with lifetime.opened(ledger) as kept:
-        first, second = kept.charges("patients")
+    first, second = charges(ledger, "patients")
     assert (first.epsilon, first.delta) == (2.0, 1e-6)
     assert (second.epsilon, second.delta, second.mu) == (3.0, 1e-6, only.mu)
     assert first.run != second.run
@@ -520,8 +516,7 @@ def test_the_value_is_within_its_noise_of_the_mean_and_its_guarantee_the_one_tha
 @every
 def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
     more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite", "seed": 1}
-    with lifetime.opened(tmp_path / "ledger.sqlite") as ledger:
-        ledger.limit("everyone", epsilon=5.0, delta=1e-5)
+    limit(tmp_path / "ledger.sqlite", epsilon=5.0, delta=1e-5)
     with (
         mock.patch.object(PopulationLedger, "release", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
@@ -530,16 +525,14 @@ def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_
     assert mean(ROWS, epsilon=2.0, **more).method == method
     with pytest.raises(BudgetExceeded):
         mean(ROWS, epsilon=2.0, **more)
-    with lifetime.opened(tmp_path / "ledger.sqlite") as ledger:
-        assert [charge.epsilon for charge in ledger.charges("everyone")] == [2.0, 2.0]
+    assert [charge.epsilon for charge in charges(tmp_path / "ledger.sqlite")] == [2.0, 2.0]
 
 
 def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept(tmp_path):
     far = np.concatenate([ROWS[:10_000], ROWS[:10_000] + 5.0])
     with pytest.raises(NothingReleased):
         mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, ledger=tmp_path / "ledger.sqlite")
-    with lifetime.opened(tmp_path / "ledger.sqlite") as ledger:
-        assert len(ledger.charges("everyone")) == 1
+    assert len(charges(tmp_path / "ledger.sqlite")) == 1
 
 
 @pytest.mark.parametrize("users", [3, 50, 82])
@@ -565,24 +558,18 @@ def once(steps: list[Any], ledger: Path, seed: int | None = None, fails: bool = 
             raise VerificationError("Expected less, got more.")
 
     def draw(noise: Any) -> tuple[int, dict[str, Any]]:
-        charges = len(charged(ledger)) if ledger.exists() else 0
-        steps.append((type(noise), charges))
+        steps.append((type(noise), len(charges(ledger)) if ledger.exists() else 0))
         return 7, {"seven": 7}
 
     given: dict[str, Any] = {"mu": 0.1, "variation": 1e-30, "population": None, "ledger": ledger}
     return release_once("seven", PROMISE, draw, verify, seed=seed, **given)
 
 
-def charged(ledger: Path) -> list[Any]:
-    with lifetime.opened(ledger) as kept:
-        return list(kept.charges("everyone"))
-
-
 def test_a_release_is_verified_then_charged_then_drawn(tmp_path: Path) -> None:
     steps: list[Any] = []
     value, statement = once(steps, tmp_path / "ledger.sqlite")
     assert (value, steps) == (7, ["verify", (SecureNoise, 1)])
-    (charge,) = charged(tmp_path / "ledger.sqlite")
+    (charge,) = charges(tmp_path / "ledger.sqlite")
     assert (charge.epsilon, charge.delta, charge.mu, charge.variation) == (1.0, 1e-6, 0.1, 1e-30)
     assert statement.startswith("(1, 1e-06)-differential privacy for all items of any one user at once")
 
@@ -597,8 +584,7 @@ def test_what_the_second_account_refuses_is_neither_charged_nor_drawn(tmp_path: 
 
 def test_what_cannot_be_charged_is_not_drawn(tmp_path: Path) -> None:
     steps: list[Any] = []
-    with lifetime.opened(tmp_path / "ledger.sqlite") as kept:
-        kept.limit("everyone", epsilon=0.5, delta=1e-5)
+    limit(tmp_path / "ledger.sqlite", epsilon=0.5, delta=1e-5)
     with pytest.raises(BudgetExceeded):
         once(steps, tmp_path / "ledger.sqlite")
     assert steps == ["verify"]
@@ -634,6 +620,6 @@ def test_a_mean_is_calibrated_below_what_the_second_account_accepts(
 ) -> None:
     values = np.zeros((200_000, dimension), np.float32)
     quoron.mean(values, epsilon=epsilon, delta=delta, bound=1.0, method="clip", seed=0, ledger=tmp_path / "l.sqlite")
-    (charge,) = charged(tmp_path / "l.sqlite")
+    (charge,) = charges(tmp_path / "l.sqlite")
     assert charge.mu is not None
     assert Pair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta

@@ -19,9 +19,9 @@ import pytest
 
 import dying
 import quoron
-from committed import committed
+from committed import charges, committed, limit
 from dying import Moment
-from patients import patients
+from patients import COLUMNS, patients
 from quoron.cli.app import invoke
 from quoron.data.users import Declared
 from quoron.engine.choice import KeyedRandomness
@@ -38,7 +38,6 @@ from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -97,11 +96,6 @@ def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
     return quoron.train(people, out=out, **COLUMNS | QUICK | more)
 
 
-def charged(ledger: Path, population: str = "everyone") -> list[float]:
-    with lifetime.opened(ledger) as kept:
-        return [charge.epsilon for charge in kept.charges(population)]
-
-
 def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Have something happen as soon as anything of the items of a table that is held is read."""
 
@@ -118,18 +112,17 @@ def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 
 
 def test_a_run_beyond_the_limit_is_refused_before_items_are_read(people, ledger, tmp_path, monkeypatch):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=7.0, delta=1e-4)
+    limit(ledger, epsilon=7.0, delta=1e-4)
     reading_items(monkeypatch, lambda: pytest.fail("items were read"))
     with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
-    assert charged(ledger) == []
+    assert charges(ledger) == []
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_path, monkeypatch):
     def looking() -> None:
-        assert charged(ledger, "clinic 7") == [8.0]
+        assert [each.epsilon for each in charges(ledger, "clinic 7")] == [8.0]
         raise InterruptedError
 
     reading_items(monkeypatch, looking)
@@ -165,7 +158,7 @@ def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, le
     again = train(people, tmp_path / "run")
     seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("whole", "run")]
     assert seeds[0] != seeds[1]  # public randomness is drawn anew
-    assert len(charged(ledger)) == 2
+    assert len(charges(ledger)) == 2
     with pytest.raises(ConfigError, match="of a complete one"):
         train(people, tmp_path / "run")
     assert quoron.resume(tmp_path / "run").model.weights.tolist() == again.model.weights.tolist()
@@ -193,7 +186,7 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
     assert [number for number, _, _ in after.rounds] == [0, 1, 2]
     assert after.goes_on_from(before)
     assert np.linalg.norm(quoron.load(out).weights) > 0
-    assert len(charged(tmp_path / "life.sqlite")) == 1
+    assert len(charges(tmp_path / "life.sqlite")) == 1
     first = (out / "model.json").read_bytes()
     assert invoke(["resume", str(out)]) == 0
     assert (out / "model.json").read_bytes() == first
@@ -227,7 +220,7 @@ def test_a_run_that_is_killed_while_it_reads_goes_on_for_one_charge(name, write,
     killed(moment, command)
     assert not (out / "model.json").exists()
     assert invoke(command) == 0
-    assert len(charged(tmp_path / "life.sqlite")) == 1
+    assert len(charges(tmp_path / "life.sqlite")) == 1
     with Ledger.open(out / "ledger.sqlite") as own:
         assert {number for number, _ in own.releases() if number >= 0} == {0, 1, 2}
     assert quoron.load(out).promise is not None
@@ -257,15 +250,15 @@ def test_a_run_whose_ledger_was_restored_from_a_copy_ends_and_its_charge_stays(
     for _ in "ab":
         with pytest.raises(LedgerError, match="has ended and its noise key is erased"):
             work("run")
-    (first,) = charged(ledger)
+    (first,) = charges(ledger)
     work("new")
-    assert charged(ledger) == [first] * 2
+    assert [each.promise for each in charges(ledger)] == [first.promise] * 2
 
 
 def test_runs_that_fit_at_once_all_finish_and_are_all_charged(people, ledger, tmp_path):
     with ThreadPoolExecutor(4) as threads:
         done = [*threads.map(lambda name: train(people, tmp_path / str(name)), range(4))]
-    assert len(charged(ledger)) == 4
+    assert len(charges(ledger)) == 4
     assert len({trained.summary.run for trained in done}) == 4
 
 
@@ -282,7 +275,7 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     given = [sys.executable, "-c", program, str(tmp_path / "people.parquet")]
     running = [subprocess.Popen([*given, str(tmp_path / name), str(life)]) for name in "ab"]
     assert [each.wait() for each in running] == [0, 0]
-    assert len(charged(life)) == 2
+    assert len(charges(life)) == 2
 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
@@ -307,7 +300,7 @@ def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, peopl
     name = {} if "algorithm" not in setting else {"algorithm": "sgd", "settings": []}
     with pytest.raises(ConfigError, match=said):
         train(people, tmp_path / "run", **{"settings": [setting]} | name)
-    assert charged(ledger) == []
+    assert charges(ledger) == []
 
 
 def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refused(people, ledger, tmp_path):
@@ -439,8 +432,7 @@ def test_a_file_that_was_put_back_is_verified_from_the_first_row(tmp_path, count
     del counted[:]
     charge(path, "third")
     assert counted == [1]
-    with lifetime.opened(path) as ledger:
-        assert [each.run for each in ledger.charges("everyone")] == ["first", "third"]
+    assert [each.run for each in charges(path)] == ["first", "third"]
 
 
 PATIENTS = 1000

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import quoron
 from audits.harness import epsilon_lower_bound
+from committed import limit
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed, dying
 from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
@@ -314,8 +315,7 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
 
 
 def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, account: Path) -> None:
-    with lifetime.opened(account) as kept:
-        kept.limit("patients", epsilon=5.0, delta=1e-2)
+    limit(account, "patients", epsilon=5.0, delta=1e-2)
     with pytest.raises(BudgetExceeded):
         trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, population="patients")
     assert not (tmp_path / "run").exists()

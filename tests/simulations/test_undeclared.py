@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quoron
+from committed import charges
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
@@ -32,7 +33,7 @@ from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
-from undeclared import QUICK, USERS, charges, crowd, train
+from undeclared import QUICK, USERS, crowd, train
 
 
 @pytest.fixture

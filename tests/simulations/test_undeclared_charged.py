@@ -13,6 +13,7 @@ import pytest
 
 import dying
 import quoron
+from committed import charges
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.data import index
@@ -27,7 +28,7 @@ from quoron_privacy.errors import ConfigError, DataError, NothingReleased, Other
 from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, PREFACE
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from undeclared import TABLE, charges, crowd, estimates, train
+from undeclared import TABLE, crowd, estimates, train
 
 
 @pytest.fixture
