@@ -275,3 +275,8 @@ def test_an_absent_row_clamped_around_the_choice_would_move_twice_as_far():
     """Why an absent user's residual is zero: with a_j = 5, h = 1 a row of 0 would count as 4, a present one as 6."""
     clamp = lambda value: min(max(value, 5.0 - 1.0), 5.0 + 1.0)  # noqa: E731
     assert clamp(9.0) - clamp(0.0) == 2.0
+
+
+def test_mu_of_a_release_gives_the_epsilon_promised():
+    mean = calibrate("range", **{**KNOWN, "mu": gdp.mu_for(1.0, 1e-6)})
+    assert 0.98 < gdp.epsilon_for(mean.mu(10), 1e-6) <= 1.0
