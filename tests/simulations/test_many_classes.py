@@ -172,7 +172,7 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
         assert any("the pilot could not make the columns even" in each for each in warnings) == expected
 
 
-USERS, ITEMS, SEED = 3000, 4, 7
+SEED = 7
 
 
 CONFIG = """

@@ -43,10 +43,7 @@ QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": [
 
 @pytest.fixture
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    who, age, dose = np.repeat(np.arange(300), 4), draw.uniform(0, 100, 1200), draw.uniform(0, 5, 1200)
-    ill = draw.uniform(size=1200) < 1 / (1 + np.exp(-(age - 50) / 10 - dose + 2.5))
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
+    return patients(300, rows=4)
 
 
 TABLE = """
