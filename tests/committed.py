@@ -1,9 +1,11 @@
-"""What a run's store has committed: whatever a kill left, every later start has to keep to the bit."""
+"""What a run's store has committed, which every later start has to keep to the bit; and what was charged for it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from quoron.training import lifetime
+from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.release import Release
 from quoron_server.storage.ledger import Ledger
 
@@ -41,3 +43,15 @@ def committed(folder: Path) -> Committed:
         return Committed()
     with Ledger.open(folder / "ledger.sqlite") as ledger:
         return Committed.of(ledger)
+
+
+def charges(ledger: Path, population: str = "everyone") -> list[Charge]:
+    """What a lifetime account was charged for a population."""
+    with lifetime.opened(ledger) as kept:
+        return kept.charges(population)
+
+
+def limit(ledger: Path, population: str = "everyone", **numbers: float) -> None:
+    """Have a lifetime account refuse what would exceed these numbers."""
+    with lifetime.opened(ledger) as kept:
+        kept.limit(population, **numbers)

@@ -13,16 +13,6 @@ from quoron_server.algorithms import ALGORITHMS
 FAMILY = ["accelerated-srgd", "srgd", "accelerated-sgd", "dp-ftrl", "online-to-batch"]
 
 
-class Silent:
-    """A noise source of zeros: what the sensitivity is about."""
-
-    def stream(self, *labels):
-        return self
-
-    def gaussian_steps(self, shape):
-        return np.zeros(shape, np.int64)
-
-
 class Users:
     """User u's loss is 0.1 ‖x - c_u‖²; some users never answer."""
 

@@ -1,7 +1,11 @@
 """Made-up patients with an age and a dose, who are ill the sooner the larger both are: the same whenever asked for."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 
 
 def patients(users: int, *, spread: float = 0.0, above: float = 75.0, rows: int = 2, seed: int = 3) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from quoron.data import index
 from quoron.data import population as on_disk
 from quoron_client.data.encoding import Encoding, Weight, read_label
 from quoron_client.data.features import Categorical, Numeric
+from quoron_server.rounds import Observer
 
 RULES = Encoding(
     (Numeric("a", 0, 100), Categorical("ward", ("x", "y")), Numeric("b", 0, 5), Numeric("n", 0, 9)),
@@ -108,15 +109,9 @@ class Stop(Exception):
     """What ends a run in the middle."""
 
 
-class Stopping:
-    """An observer by which a run ends after its second round."""
-
-    def started(self, plan):
-        pass
+class Stopping(Observer):
+    """A run ends after its second round."""
 
     def round_finished(self, event):
         if event.round == 1:
             raise Stop
-
-    def finished(self, model):
-        pass

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 import quoron
-from quoron.training import lifetime
 from quoron_server.plan import ESTIMATES
 from quoron_server.storage.ledger import Ledger
 
@@ -39,11 +38,6 @@ def crowd(users: int = USERS) -> pd.DataFrame:
 
 def train(people: Any, out: Path, **more: Any) -> Any:
     return quoron.train(people, out=out, user="who", **{"label": "ill"} | QUICK | more)
-
-
-def charges(ledger: Path) -> list[Any]:
-    with lifetime.opened(ledger) as kept:
-        return kept.charges("everyone")
 
 
 def estimates(out: Path) -> Any:

@@ -22,6 +22,7 @@ from quoron_client import (
     make_loss,
     smoothness_scale,
 )
+from quoron_client.data.encoding import Classes, Comparison, Positive, Range, Signs, meaning, outcomes
 from quoron_client.losses.standard import exponential
 from quoron_privacy.errors import DataError
 
@@ -379,3 +380,23 @@ def test_an_item_with_a_bad_feature_or_label_becomes_nan_and_no_other_changes(ba
 def test_memory_that_compiled_loops_could_misread_is_refused(features, labels, offsets):
     with pytest.raises(DataError, match="Expected"):
         ItemBatch(features, labels, offsets)
+
+
+TWO = Classes("ill", ("no", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "said"),
+    [
+        (TWO, ("no", "yes"), "ill"),
+        (Classes("k", (False, True)), (False, True), "k"),
+        (Signs("k", truth=True), (False, True), "k"),
+        (Comparison("delay", ">", 15.0), (False, True), "delay > 15"),
+        (Positive("r2", "Y"), (False, True), "r2 = Y"),
+        (Range("cost", 0, 9), (), "cost"),
+    ],
+)
+def test_every_kind_of_label_has_values_of_its_own_and_a_name(label, values, said):
+    assert outcomes(label) == values
+    assert [*map(type, outcomes(label))] == [*map(type, values)]
+    assert meaning(label) == said

@@ -37,7 +37,6 @@ from quoron_privacy.errors import QuoronError
 from quoron_privacy.means.clipping import ClippedSum
 
 AGE = (Numeric("age", 0, 100),)
-TWO = Classes("ill", ("no", "yes"))
 DAYS = DateNumber("a", "days", 0, 1, "1970-01-01")
 SPAN = {"column": "k", "buckets": 1048576}
 ITEMS = reference.random_batch(np.random.default_rng(11), (2, 5), 4)

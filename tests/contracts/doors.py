@@ -38,7 +38,6 @@ day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"] }}
 """
 USERS, ROWS = 8, 3
 Table = dict[str, list[Any]]
-Change = Callable[[np.random.Generator, Table], Table]
 
 
 @cache

@@ -111,12 +111,14 @@ def undisturbed(name: str) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 @every_algorithm
-def test_same_seed_gives_the_same_bits(name, tmp_path):
+def test_same_seed_gives_the_same_bits_and_resuming_a_finished_run_asks_nobody(name, tmp_path):
     model, asked = undisturbed(name)
-    engine = Quadratic()
+    engine, later = Quadratic(), Quadratic()
     np.testing.assert_array_equal(execute(name, tmp_path, engine), model)
     for one, other in zip(engine.asked, asked, strict=True):
         np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(execute(name, tmp_path, later), model)
+    assert later.asked == []
 
 
 def dying_after_every_write(carry_out: Callable[[type[Ledger]], T]) -> tuple[T, int]:
@@ -172,14 +174,6 @@ def test_another_start_asks_the_same_users_the_same_but_where_the_promise_rests_
         state = algorithm.update(state, asking(name, engine).ask(question), now).state
     assert not (any(drawn) and name.split("/")[0] in DISJOINT)
     assert any(drawn) == (name in COINS) or "/" in name  # a variant may do without
-
-
-@every_algorithm
-def test_resuming_a_finished_run_asks_nobody(name, tmp_path):
-    model = execute(name, tmp_path)
-    engine = Quadratic()
-    np.testing.assert_array_equal(execute(name, tmp_path, engine), model)
-    assert engine.asked == []
 
 
 @every_algorithm
@@ -240,28 +234,18 @@ def test_a_budget_one_round_short_is_refused_before_anyone_is_asked(name, tmp_pa
     assert engine.asked == []
 
 
-@every_algorithm
-def test_states_survive_storage_unchanged(name):
+@every_scene
+def test_states_survive_storage_and_a_new_object_goes_on_from_one_as_the_one_that_asked(name):
+    """An algorithm is pure: whatever a round needs of those before it is in its state."""
     algorithm, noise, engine = make(name), SeededNoise(3), Quadratic()
     initial = state = algorithm.init()
     summed = set()
     while (question := algorithm.request(state, noise)) is not None:
-        state = algorithm.update(state, asking(name, engine).ask(question), noise).state
-        summed.add(question.reduction is not None)
-        stored = serial.encode(state)
+        answers, stored = asking(name, engine).ask(question), serial.encode(state)
         assert serial.encode(serial.decode(initial, stored)) == stored
         assert serial.size(state) == serial.size(initial)  # known before the run is charged
         assert len(stored) < serial.size(initial) + 10_000
-    assert len(summed) == 1  # so the first question tells whether a run keeps answers
-
-
-@every_scene
-def test_a_new_object_goes_on_from_a_stored_state_as_the_one_that_asked(name):
-    """An algorithm is pure: whatever a round needs of those before it is in its state."""
-    algorithm, noise, engine = make(name), SeededNoise(3), Quadratic()
-    initial = state = algorithm.init()
-    while (question := algorithm.request(state, noise)) is not None:
-        answers, stored = asking(name, engine).ask(question), serial.encode(state)
+        summed.add(question.reduction is not None)
         update = algorithm.update(state, answers, noise)
         again = make(name).update(serial.decode(initial, stored), answers, noise)  # which has asked nothing
         assert serial.encode(again.state) == serial.encode(update.state)
@@ -272,6 +256,8 @@ def test_a_new_object_goes_on_from_a_stored_state_as_the_one_that_asked(name):
         asked = [each.request(state, noise) for each in (make(name), algorithm)]
         assert asked == [None, None] or digest(asked[0]) == digest(asked[1])
         np.testing.assert_array_equal(make(name).model(state), algorithm.model(state))
+    assert serial.size(state) == serial.size(initial)
+    assert len(summed) == 1  # so the first question tells whether a run keeps answers
 
 
 @every_algorithm

@@ -26,11 +26,6 @@ ROWS = pd.DataFrame({"who": np.arange(600), "age": np.arange(600) % 90, "ill": n
 TABLE: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}}
 
 
-def unasked(*_: Any) -> Any:
-    """What would compute with somebody's data."""
-    return pytest.fail("asked")
-
-
 def fit(**more: Any) -> Any:
     estimator = PrivateLogisticRegression(bounds=(0, 1), classes=[0, 1], **more)
     return estimator.fit(np.zeros((9, 1)), np.arange(9) % 2, groups=np.arange(9))

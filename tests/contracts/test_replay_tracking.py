@@ -16,6 +16,7 @@ from quoron_privacy.means import free_counts
 from quoron_privacy.means.free_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking import PILOT, TrackingSRGD
+from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import RunPlan
 
 NAMES = ("tracking-srgd",)
@@ -87,23 +88,27 @@ def test_replay_catches_an_algorithm_that_leaks(twin: type[TrackingSRGD], name: 
     assert complaint(twin(plan), name, plan) != ""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "algorithm", "at"), [(NAMES[0], TrackingSRGD, PILOT), ("whitened-tracking", WhitenedTracking, 0)]
+)
+def test_replay_catches_a_threshold_of_three_quarters(
+    name: str, algorithm: Any, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = free_counts.loops.sum_norm_counts
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
         within = 0
-        for at in np.flatnonzero(answered):
-            one = values[at : at + 1], answered[at : at + 1]
+        for user in np.flatnonzero(answered):
+            one = values[user : user + 1], answered[user : user + 1]
             _, (tail, _, here, _), _ = honest(*one, transform, centre, radius, unit)
             within += bool(here) and 4 * tail >= unit
         return total, np.array([shares_[0], within, *shares_[2:]]), clipped
 
     plan = make_plan(name)
     monkeypatch.setattr(free_counts.loops, "sum_norm_counts", wider)
-    broken = scene(TrackingSRGD(plan))
-    corners = [Pair(PILOT, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
+    broken = scene(algorithm(plan))
+    corners = [Pair(at, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Complaint, match="the plan charges"):
         [replay(broken, corner) for corner in corners]
 

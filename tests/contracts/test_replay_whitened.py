@@ -11,7 +11,6 @@ from contracts.neighbours import ABSENT, Pair, far, threshold
 from contracts.replay import Scene, first_complaint, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
-from contracts.worlds import Complaint
 from cover import by_default
 from quoron_privacy.means import free_counts
 from quoron_privacy.means.free_counts import MomentMean, NormCountMean, NormCountSum, ShapedMomentSum
@@ -198,26 +197,6 @@ def test_replay_catches_a_clip_for_each_contrast_between_classes() -> None:
     broken = scene(ClippedByClass(plan))
     caught = next(pair for pair in tight(plan) if "the plan charges" in first_complaint(broken, [pair]))
     assert first_complaint(scene(WhitenedTracking(plan)), [caught]) == ""
-
-
-def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = free_counts.loops.sum_norm_counts
-
-    def wider(values, answered, transform, centre, radius, unit):
-        total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
-        within = 0
-        for at in np.flatnonzero(answered):
-            one = values[at : at + 1], answered[at : at + 1]
-            _, (tail, _, here, _), _ = honest(*one, transform, centre, radius, unit)
-            within += bool(here) and 4 * tail >= unit
-        return total, np.array([shares_[0], within, *shares_[2:]]), clipped
-
-    plan = make_plan(NAME)
-    monkeypatch.setattr(free_counts.loops, "sum_norm_counts", wider)
-    broken = scene(WhitenedTracking(plan))
-    corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
-    with pytest.raises(Complaint, match="the plan charges"):
-        [replay(broken, corner) for corner in corners]
 
 
 def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:

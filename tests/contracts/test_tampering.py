@@ -45,27 +45,24 @@ def test_a_plan_with_a_number_that_is_none_is_refused(name: str, wrong: float) -
     assert len(seen) >= 4
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, 1e-300])
-@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking", "whitened-tracking/classes", "accelerated-erm"])
-def test_noise_that_is_none_or_negative_is_refused_before_anybody_is_asked(name: str, wrong: float) -> None:
-    """A negative scale has a square like any other."""
-    plan = make_plan(name)
-    noises = [p for where, p in tampered(plan.parameters, wrong) if "_scale" in where]
-    assert len(noises) >= 2
-    for parameters in noises:
-        with pytest.raises(QuoronError):
-            ALGORITHMS[plan.algorithm].verify(replace(plan, parameters=parameters))
+NOISY = ("tracking-srgd", "whitened-tracking", "whitened-tracking/classes", "accelerated-erm")
+ROUND = ("accelerated-erm", "outlier-gd", "outlier-iterates")
 
 
-@pytest.mark.parametrize("name", ["accelerated-erm", "outlier-gd", "outlier-iterates"])
 @pytest.mark.parametrize("wrong", [0.0, -1.0, 1e-300])
-def test_a_radius_that_no_outlier_mean_takes_is_refused_before_anybody_is_asked(name: str, wrong: float) -> None:
-    """The product of a negative radius and a shift is below any noise."""
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [*((name, "_scale", None) for name in NOISY), *((name, "radius", "radius in ") for name in ROUND)],
+)
+def test_noise_and_radii_that_are_none_or_negative_are_refused_before_anybody_is_asked(
+    name: str, number: str, said: str | None, wrong: float
+) -> None:
+    """A negative scale has a square like any other; a negative radius times a shift is below any noise."""
     plan = make_plan(name)
-    radii = [p for where, p in tampered(plan.parameters, wrong) if where.endswith("radius")]
-    assert radii
-    for parameters in radii:
-        with pytest.raises(VerificationError, match="radius in "):
+    found = [p for where, p in tampered(plan.parameters, wrong) if number in where]
+    assert len(found) >= (2 if number == "_scale" else 1)
+    for parameters in found:
+        with pytest.raises(VerificationError if said else QuoronError, match=said):
             ALGORITHMS[plan.algorithm].verify(replace(plan, parameters=parameters))
 
 

@@ -12,6 +12,7 @@ from federation.tls import USERS
 from quoron_server.service import certificates
 from quoron_server.storage.database import Database
 from quoron_server.storage.registry import Registry
+from server.helper_scene import Clock
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -42,13 +43,6 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for user in range(USERS):
         certificates.issue(path, f"client-{user}", days=1)
     return path
-
-
-class Clock:
-    now = 1.8e9
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ async def rehearsed(fault: str, folder: Path) -> Scene:
         scene = Scene(folder, patch)
         try:
             await REHEARSALS[fault](scene)
+            scene.mended = await scene.scraped()
         finally:
             patch.undo()
             with contextlib.suppress(QuoronError):
@@ -63,9 +63,7 @@ async def run_stuck(at: Scene) -> None:
     await until(lambda: run.feed.rounds == 1)
     await at.two_rounds()
     at.patch.undo()
-    await at.leave()
     await at.restarted()
-    await at.is_mended()
 
 
 @rehearsal("rounds-late")
@@ -87,7 +85,6 @@ async def rounds_late(at: Scene) -> None:
             await asyncio.sleep(0.001)
     await at.asked()
     await at.stays()
-    await at.is_mended()
 
 
 @rehearsal("down")
@@ -96,7 +93,6 @@ async def down(at: Scene) -> None:
     await at.leave()
     await at.stays()
     await at.restarted()
-    await at.is_mended()
 
 
 @rehearsal("database-away")
@@ -113,7 +109,6 @@ async def database_away(at: Scene) -> None:
         put_clock_forward(ROUND - SECONDS)
         for _ in range(50):
             await asyncio.sleep(0.001)
-    await at.is_mended()
 
 
 @rehearsal("disk-full")
@@ -128,9 +123,7 @@ async def disk_full(at: Scene) -> None:
     at.patch.undo()
     with at.running._database.writing() as connection:
         connection.execute("PRAGMA max_page_count = 4294967294")
-    await at.leave()
     await at.restarted()
-    await at.is_mended()
 
 
 @rehearsal("database-lost")
@@ -142,7 +135,6 @@ async def database_lost(at: Scene) -> None:
     await at.leave()
     elsewhere.rename(file)  # the volume is back
     await at.restarted()
-    await at.is_mended()
 
 
 @rehearsal("ledger-changed")
@@ -159,7 +151,6 @@ async def ledger_changed(at: Scene) -> None:
         connection.execute("UPDATE population SET payload = ? WHERE sequence = 0", (first["payload"],))
     await at.restarted()
     await at.running.metrics.verify()
-    await at.is_mended()
 
 
 @rehearsal("database-older")
@@ -186,7 +177,6 @@ async def database_older(at: Scene) -> None:
     for path, content in new.items():
         path.write_bytes(content)
     await at.restarted()
-    await at.is_mended()
 
 
 @rehearsal("clock-jumped")
@@ -195,7 +185,6 @@ async def clock_jumped(at: Scene) -> None:
     at.ahead = 3600.0
     await at.stays()
     at.ahead = 0.0
-    await at.is_mended()
 
 
 @rehearsal("plan-refused")
@@ -207,7 +196,6 @@ async def plan_refused(at: Scene) -> None:
             await call("submit", specification=wanted.as_text())
         await at.stays()
         await call("submit", specification=wanted.model_copy(update={"plan_digest": None, "group": "others"}).as_text())
-    await at.is_mended()
 
 
 @rehearsal("wrong-key")
@@ -219,7 +207,6 @@ async def wrong_key(at: Scene) -> None:
     await at.stays()
     async with at.operator() as call:
         assert [run["run"] for run in (await call("runs"))["runs"]] == ["trial"]
-    await at.is_mended()
 
 
 @rehearsal("foreign-client")
@@ -236,7 +223,6 @@ async def foreign_client(at: Scene) -> None:
     await at.stays()
     async with grpc.aio.insecure_channel(at.running.listen) as channel:
         await Peer(channel, "client-0").enrol()
-    await at.is_mended()
 
 
 @rehearsal("limit-reached")
@@ -250,7 +236,6 @@ async def limit_reached(at: Scene) -> None:
         await at.stays()
         await call("limit", group="everyone", epsilon=40.0, delta=0.5)
         await call("submit", specification=again)
-    await at.is_mended()
 
 
 @rehearsal("run-cancelled")
@@ -261,7 +246,6 @@ async def run_cancelled(at: Scene) -> None:
         await at.stays()
         await call("submit", specification=specification(NAME, "trial-2", seconds=SECONDS, early_ends=False).as_text())
     await at.asked("trial-2")
-    await at.is_mended()
 
 
 @rehearsal("run-failed")
@@ -279,7 +263,6 @@ async def run_failed(at: Scene) -> None:
     at.patch.undo()
     await at.submit("third")
     await at.asked("third")
-    await at.is_mended()
 
 
 @rehearsal("run-paused")
@@ -293,9 +276,7 @@ async def run_paused(at: Scene) -> None:
     await at.stays()
     assert (await at.running.scheduler.records.status("trial"))["state"] == "paused"
     at.patch.undo()
-    await at.leave()
     await at.restarted()  # the version that began it
-    await at.is_mended()
 
 
 @rehearsal("clients-away")
@@ -306,11 +287,9 @@ async def clients_away(at: Scene) -> None:
     await until(lambda: at.running.sessions.connected == 5)
     await at.stays()
     await asyncio.gather(*(peer.hello() for peer in at.peers[:15]))
-    await at.is_mended()
 
 
-@contextlib.asynccontextmanager
-async def _over_tls(at: Scene) -> AsyncIterator[Path]:
+async def _over_tls(at: Scene) -> Path:
     """A coordinator whose certificate lasts, with two clients that have one."""
     place = at.folder / "certificates"
     certificates.make_authority(place, days=400)
@@ -321,7 +300,7 @@ async def _over_tls(at: Scene) -> AsyncIterator[Path]:
     files = [place / name for name in ("coordinator/certificate.pem", "coordinator/key.pem", "authority.pem")]
     at.changes = {"transport": Transport(*files, revoked=listed)}
     await at.serve()
-    yield place
+    return place
 
 
 async def _enrolled(at: Scene, place: Path, name: str) -> Peer:
@@ -336,41 +315,38 @@ async def _enrolled(at: Scene, place: Path, name: str) -> Peer:
 
 @rehearsal("certificate-ends")
 async def certificate_ends(at: Scene) -> None:
-    async with _over_tls(at) as place:
-        await _enrolled(at, place, "client-0")
-        at.well = await at.scraped()
-        later = security.now() + dt.timedelta(days=280)  # twenty days are left
-        at.patch.setattr(security, "now", lambda: later)
-        await at.stays()
-        certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=365, renew=True)
-        certificates.issue(place, "client-0", days=365, renew=True)
-        await _enrolled(at, place, "client-0")  # without a restart
-        await at.is_mended()
+    place = await _over_tls(at)
+    await _enrolled(at, place, "client-0")
+    at.well = await at.scraped()
+    later = security.now() + dt.timedelta(days=280)  # twenty days are left
+    at.patch.setattr(security, "now", lambda: later)
+    await at.stays()
+    certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=365, renew=True)
+    certificates.issue(place, "client-0", days=365, renew=True)
+    await _enrolled(at, place, "client-0")  # without a restart
 
 
 @rehearsal("client-revoked")
 async def client_revoked(at: Scene) -> None:
-    async with _over_tls(at) as place:
-        for name in ("client-0", "client-1"):
-            await _enrolled(at, place, name)
-        at.well = await at.scraped()
-        certificates.revoke(place, "client-1")
-        with pytest.raises(grpc.aio.AioRpcError, match="revoked"):
-            await _enrolled(at, place, "client-1")
-        await at.stays()
-        await at.is_mended()
+    place = await _over_tls(at)
+    for name in ("client-0", "client-1"):
+        await _enrolled(at, place, name)
+    at.well = await at.scraped()
+    certificates.revoke(place, "client-1")
+    with pytest.raises(grpc.aio.AioRpcError, match="revoked"):
+        await _enrolled(at, place, "client-1")
+    await at.stays()
 
 
 @rehearsal("revocations-unreadable")
 async def revocations_unreadable(at: Scene) -> None:
-    async with _over_tls(at) as place:
-        await _enrolled(at, place, "client-0")
-        at.well = await at.scraped()
-        kept = (place / "revoked.json").read_text()
-        (place / "revoked.json").write_text("{")
-        await at.stays()
-        (place / "revoked.json").write_text(kept)
-        await at.is_mended()
+    place = await _over_tls(at)
+    await _enrolled(at, place, "client-0")
+    at.well = await at.scraped()
+    kept = (place / "revoked.json").read_text()
+    (place / "revoked.json").write_text("{")
+    await at.stays()
+    (place / "revoked.json").write_text(kept)
 
 
 @rehearsal("keys-stay")
@@ -395,4 +371,3 @@ async def keys_stay(at: Scene) -> None:
     await at.stays()
     at.patch.setattr(Keys, "destroy", destroy)
     await until(lambda: running.metrics.on_time)
-    await at.is_mended()

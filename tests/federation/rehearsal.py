@@ -88,6 +88,7 @@ class Scene:
 
     async def restarted(self) -> None:
         """The coordinator and its clients are back, and the run goes on."""
+        await self.leave()
         await self.serve()
         await self.join()
         await self.asked()
@@ -101,9 +102,6 @@ class Scene:
     async def stays(self) -> None:
         """The same over two rounds."""
         self.faulty.append((0.0, await self.scraped()))
-
-    async def is_mended(self) -> None:
-        self.mended = await self.scraped()
 
     async def scraped(self) -> Shot:
         """What Prometheus would have: times of day are told by how far they are from now."""

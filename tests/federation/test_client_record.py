@@ -310,6 +310,3 @@ def test_clients_killed_at_every_write_of_the_record_never_send_two_answers_for_
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= least  # clients that did die
-
-
-Q, OTHER = b"q" * 16, b"o" * 16

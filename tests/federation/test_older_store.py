@@ -202,9 +202,6 @@ async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> 
         assert "to know run 'r'" in await ended(made(data, fake.port))
 
 
-A, B, C = ("a" * 16, "b" * 16, "c" * 16)
-
-
 def test_a_restored_store_that_lacks_what_was_answered_is_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         record.check_store("here:1", claim(A, rows=0), 0)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from quoron_server.storage.backup import back_up, restore
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.storage.registry import DAY, Registry
+from server.helper_scene import Clock
 
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 
@@ -166,14 +167,6 @@ def test_rows_of_a_cohort_are_by_client_in_the_order_of_their_persons():
 
 USERS = 20
 TEXT = specification("one-pass-dp-sgd").as_text()
-
-
-@dataclass
-class Clock:
-    now: float = 1.8e9
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def clocked(running: Coordinator) -> Clock:

@@ -373,10 +373,6 @@ ME = (("quoron-client", "client-0"),)
 HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 
-async def connected(running: Coordinator, users: int) -> None:
-    await until(lambda: running.sessions.connected >= users)
-
-
 def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
     return pb.ServerMessage(run=pb.Announcement(run=run, description="x" * length))
 

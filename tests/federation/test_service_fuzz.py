@@ -192,9 +192,6 @@ async def test_a_conversation_begins_with_a_hello_of_an_enrolled_client(tmp_path
         assert [*codes, await nameless.code()] == [wrong, wrong, wrong, unknown, grpc.StatusCode.UNAUTHENTICATED]
 
 
-NAME, USERS, FUZZERS = "one-pass-dp-sgd", 20, 4
-
-
 def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) -> None:
     """A right answer, and answers with NaN, infinity, another shape or type: each is taken without a word, and whoever
     sends it again hears that it was there already."""

@@ -6,7 +6,6 @@ import datetime as dt
 import shutil
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -298,9 +297,6 @@ class TestExpiry:
                 return len(running.sessions.runs)
 
         assert carried_out(scene()) == 0
-
-
-coordinators = sys.modules[Coordinator.__module__]
 
 
 @pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])

@@ -397,6 +397,3 @@ def test_silos_killed_at_every_write_send_one_answer_a_round_and_nobodys_who_has
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 40  # clients that did die
-
-
-Q, OTHER = b"q" * 16, b"o" * 16

@@ -384,18 +384,19 @@ class TestConsent:
         spec = replace(scene.leader.spec, rounds=(louder,) * len(scene.leader.spec.rounds))
         assert not takes_part(scene, scene.announcement(spec=spec.as_json()))
 
-    @pytest.mark.parametrize("key", [b"", b"short", b"\xff" * seals.PUBLIC, bytes(seals.PUBLIC)])
-    def test_a_run_whose_key_is_none_is_refused_before_an_answer_is_due(self, key: bytes, scene: Scene) -> None:
-        """Nothing could be sealed for it, and a client would have ended in the middle of a round."""
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *(("run_key", key) for key in (b"", b"short", b"\xff" * seals.PUBLIC, bytes(seals.PUBLIC))),
+            ("simulation", True),
+        ],
+    )
+    def test_a_consent_without_a_key_or_to_a_simulation_is_none_to_a_run_of_secret_noise(
+        self, name: str, value: Any, scene: Scene
+    ) -> None:
+        """Nothing could be sealed for it in the middle of a round; who knows a seed knows the helper's noise."""
         consent = scene.leader.consent
-        consent.run_key = key
-        consent.signature = masked.signature_of(consent, SIGNING)
-        assert not takes_part(scene, scene.announcement(consent=consent))
-
-    def test_the_consent_to_a_simulation_is_none_to_a_run_of_secret_noise(self, scene: Scene) -> None:
-        """Whoever knows its seed knows the helper's noise."""
-        consent = scene.leader.consent
-        consent.simulation = True
+        setattr(consent, name, value)
         consent.signature = masked.signature_of(consent, SIGNING)
         assert not takes_part(scene, scene.announcement(consent=consent))
 

@@ -1,6 +1,7 @@
 """A Grid in this process whose ClientApps answer with functions of a test's own, one a user."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,18 @@ Gradient = Callable[[np.ndarray], np.ndarray]
 
 class Killed(BaseException):
     """The ServerApp's process ends here."""
+
+
+def dying(rows: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """The same function of users and a point, but that its process ends at its call number `at`."""
+    calls = count(1)
+
+    def compute(users: np.ndarray, point: np.ndarray) -> Any:
+        if next(calls) == at:
+            raise Killed
+        return rows(users, point)
+
+    return compute
 
 
 def plugged(

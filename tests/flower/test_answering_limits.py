@@ -404,9 +404,6 @@ def test_a_gradient_cannot_change_the_question() -> None:
         combined(task, lambda model: np.ones((2, 1)))
 
 
-EPSILON, DELTA = 8.0, 1e-3  # of `plugged.trained`
-
-
 def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
     assert "answer" in reply(values(), config)
     assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}

@@ -145,9 +145,6 @@ def test_what_is_entered_in_the_ledger_counts_as_the_page_says() -> None:
         assert each in PAGE
 
 
-ROUNDS, MULTIPLIER, DELTA = 3, 2.0, 1e-5  # of the page's example; three rounds are Flower's default
-
-
 def test_its_clip_passes_what_is_no_number_and_fails_on_zeros() -> None:
     poisoned = [np.array([np.nan, 1e9])]
     clip_inputs_inplace(poisoned, 1.0)

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from audits.harness import epsilon_lower_bound
+from audits.harness import Still, epsilon_lower_bound
 from contracts.scenes import Quadratic
-from one_epoch_reference import Silent, Users, drive
+from one_epoch_reference import Users, drive
 from papers import choquette_choo_lines as lines
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
@@ -144,7 +144,7 @@ class TestLines:
             path.append(x)
         return np.array(path), y
 
-    @pytest.mark.parametrize("noise", [Silent(), SeededNoise(3)], ids=["without noise", "with noise"])
+    @pytest.mark.parametrize("noise", [Still(), SeededNoise(3)], ids=["without noise", "with noise"])
     def test_a_run_is_the_printed_loop(self, noise):
         # the projection is active, one in ten is absent, and answers are several times as long as Corollary 12 says
         plan = printed(130, Privacy(8.0, 1e-2), problem_of(130, dimension=3, domain=L2Ball(0.4), smoothness=0.2))
@@ -166,7 +166,7 @@ class TestLines:
         values = np.zeros((plan.parameters.batch_size, 10))
         values[0, 0] = far
         answers = Answers(values, np.zeros(len(values), np.uint8))
-        after = algorithm.update(algorithm.init(), answers, Silent()).state
+        after = algorithm.update(algorithm.init(), answers, Still()).state
         assert -after.z[0] * plan.parameters.beta == pytest.approx(far / plan.parameters.batch_size, rel=1e-6)
 
     def test_the_tree_has_each_round_in_one_node_of_every_level(self):

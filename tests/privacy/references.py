@@ -59,3 +59,10 @@ class OneNoise:
 def laplace_tail(x: float, scale: float) -> float:
     """P(Laplace(scale) >= x)."""
     return 0.5 * math.exp(-x / scale) if x > 0 else 1 - 0.5 * math.exp(x / scale)
+
+
+def worst_pair(eta, top):
+    """Two-point laws whose log-ratios are top and top - eta (private-mean#m1)."""
+    q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
+    p = q * math.exp(top)
+    return np.array([p, 1 - p]), np.array([q, 1 - q])

@@ -26,7 +26,6 @@ SHAPES = {
     "all alike": lambda rng, n, d: np.zeros((n, d)),
     "one far": lambda rng, n, d: np.where(np.arange(n)[:, None] == 7, 1e9, rng.normal(size=(n, d))),
 }
-every = pytest.mark.parametrize("shape", SHAPES)
 
 
 def found(values, bound=1000.0, mu=MU, seed=1, answered=None, **more) -> MeanEstimate:

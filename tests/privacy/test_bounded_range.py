@@ -9,19 +9,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privacy.first_account import wor_epsilon
+from privacy.references import worst_pair
 from quoron_privacy.accounts.subsampling import wor_round_mu
 from quoron_privacy.means.private_range import (
     bounded_range_mu,
     calibrate,
 )
 from renyi import renyi_ceiling
-
-
-def worst_pair(eta, top):
-    """Two-point laws whose log-ratios are top and top - eta (private-mean#m1)."""
-    q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
-    p = q * math.exp(top)
-    return np.array([p, 1 - p]), np.array([q, 1 - q])
 
 
 def bracket(rate, rounds, mu, delta, gap):

@@ -154,3 +154,10 @@ def test_running_sums_are_those_of_the_cells_and_their_noise_is_as_said():
         found = (off - share * off[:, -1:]).std(axis=0)[:-1]
         np.testing.assert_allclose(found, made.against(share)[:-1], rtol=0.2)
     assert made.against(1.0)[-1] < 1e-6 * made.scale
+
+
+def test_the_bound_is_reached_by_users_of_two_groups():
+    made, first = weighed([0], 1)
+    _, second = weighed([CELLS], 1)
+    assert np.linalg.norm(first - second) == pytest.approx(math.sqrt(2))
+    assert made.sensitivity == pytest.approx(math.sqrt(2), rel=1e-6)

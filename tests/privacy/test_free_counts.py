@@ -1,13 +1,14 @@
 """Rows that say who answers for nothing: the distances of free-presence#p1 to #p3, on the grid, and estimates."""
 
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audits.harness import Still
 from one_epoch_reference import strategy
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
@@ -33,13 +34,6 @@ from quoron_privacy.release import packed, sum_bits
 
 ADJACENCIES = ("replace-one", "zero-out")
 ONE = np.ones(1, bool)
-
-
-class Still:
-    """A stream without noise."""
-
-    def gaussian_steps(self, shape):
-        return np.zeros(shape, np.int64)
 
 
 def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre=None, soft=False):
@@ -406,3 +400,17 @@ def test_the_noise_is_the_least_that_keeps_mu(make):
     mechanism = make(mu=0.3)
     assert 0.2999 < mechanism.effective_mu <= 0.3
     assert mechanism.entry().parameters["scale"] > 0
+
+
+def test_pairs_of_corners_are_as_far_apart_as_claimed_and_none_is_farther():
+    """Of one column: opposite ends, and an end against the middle with everybody's items at it, are at 1."""
+    whole = np.array([[0.0], [1.0]])
+    ends = [row(factor([[x, 1.0]]), whole, True) for x in (-1.0, 0.0, 1.0)]
+    for one, other in pairwise(ends):
+        assert np.linalg.norm(one - other) == pytest.approx(1, rel=1e-12)
+    assert np.linalg.norm(ends[0] - ends[2]) == pytest.approx(1, rel=1e-12)
+    assert np.linalg.norm(ends[0]) == pytest.approx(1, abs=1e-6)  # and from nobody
+    grid = np.linspace(0, 1, 101)
+    near, far = np.meshgrid(grid, grid)
+    apart = (near + far) ** 2 + 1.5 * (near - far) ** 2 + 1.5 * (near**2 - far**2) ** 2
+    assert apart.max() <= 4 + 1e-12

@@ -43,24 +43,19 @@ def climb(ratio, points, rng, steps):
     return best, applied
 
 
+@pytest.mark.parametrize("places", [2, 1])
 @pytest.mark.parametrize("seed", by_default(range(6), (0, 1, 2)))
-def test_two_places_where_a_user_is_kept_are_never_farther_apart_than_the_bound(seed):
-    rng = np.random.default_rng(seed)
+def test_places_where_a_user_is_kept_are_never_farther_apart_or_from_the_survivors_than_the_bound(seed, places):
+    rng = np.random.default_rng(seed if places == 2 else 100 + seed)
     size, dimension = rng.integers(3, 12), rng.integers(1, 4)
-    start = rng.normal(size=(size + 2, dimension)) * 0.2
-    best, applied = climb(lambda p: both_kept_ratio(p[2:], p[0], p[1]), start, rng, 1500)
-    assert applied > 100
-    assert 0.5 < best <= 1.0
-
-
-@pytest.mark.parametrize("seed", by_default(range(6), (0, 1, 2)))
-def test_a_kept_user_never_lies_farther_from_the_survivors_than_the_bound(seed):
-    rng = np.random.default_rng(100 + seed)
-    size, dimension = rng.integers(3, 12), rng.integers(1, 4)
-    survivors = rng.random(size) < 0.9
+    survivors = rng.random(size) < 0.9 if places == 1 else np.ones(size, bool)
     survivors[0] = True
-    start = rng.normal(size=(size + 1, dimension)) * 0.2
-    best, applied = climb(lambda p: one_kept_ratios(p[1:], p[0], survivors), start, rng, 1500)
+    start = rng.normal(size=(size + places, dimension)) * 0.2
+    ratio = {
+        2: lambda p: both_kept_ratio(p[2:], p[0], p[1]),
+        1: lambda p: one_kept_ratios(p[1:], p[0], survivors),
+    }[places]
+    best, applied = climb(ratio, start, rng, 1500)
     assert applied > 100
     assert 0.5 < best <= 1.0
 

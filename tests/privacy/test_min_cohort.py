@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -256,17 +257,34 @@ def gaussian(epsilon: float, rounds: int, often: int, size: int, *, free: float 
     )
 
 
-@pytest.mark.parametrize(("epsilon", "sizes"), [(0.1, (436, 472, 4706)), (1.0, (52, 56, 548)), (4.0, (16, 16, 156))])
-def test_the_page_prints_the_smallest_cohorts_that_are_counted_for_nothing(
-    epsilon: float, sizes: tuple[int, ...]
+def laplace(epsilon: float, rounds: int, often: int, size: int) -> MinCohort:
+    return calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
+
+
+def for_nothing(epsilon: float, rounds: int, often: int, size: int) -> MinCohort:
+    """Of a run of (ε, 1e-6), beside means of vectors of which one may be replaced."""
+    free = (SPARE * gdp.mu_for(epsilon, 1e-6) / math.sqrt(often),) * rounds
+    found = calibrate(0.5, 0.0, (size,) * rounds, participations=often, rest=(epsilon, 1e-6), free=free)
+    assert found.epsilon == 0
+    return found
+
+
+PRINTED = {
+    laplace: {0.05: (618, 710, 2422), 0.2: (156, 178, 606), 1.0: (32, 36, 122)},
+    gaussian: {0.05: (146, 158, 1574), 0.2: (76, 82, 606)},
+    for_nothing: {0.1: (436, 472, 4706), 1.0: (52, 56, 548), 4.0: (16, 16, 156)},
+}
+
+
+@pytest.mark.parametrize(("counted", "epsilon"), [(each, epsilon) for each in PRINTED for epsilon in PRINTED[each]])
+def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(
+    counted: Callable[..., MinCohort], epsilon: float
 ) -> None:
-    """The third table: of runs of (ε, 1e-6), beside means of vectors of which one may be replaced."""
-    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
-        free = (SPARE * gdp.mu_for(epsilon, 1e-6) / math.sqrt(often),) * rounds
-        given = {"participations": often, "rest": (epsilon, 1e-6), "free": free}
-        assert calibrate(0.5, 0.0, (size,) * rounds, **given).epsilon == 0
+    """The three tables of docs/privacy/min-cohort.md, at a share of one half."""
+    for size, rounds, often in zip(PRINTED[counted][epsilon], (10, 100, 100), (1, 1, 100), strict=True):
+        counted(epsilon, rounds, often, size)
         with pytest.raises(Infeasible):
-            calibrate(0.5, 0.0, (size - 1,) * rounds, **given)
+            counted(epsilon, rounds, often, size - 1)
 
 
 @given(
@@ -338,17 +356,6 @@ def test_counts_of_two_kinds_of_noise_are_not_verified(changes: dict[str, float]
         verify(replace(sound, **changes), 1.99, 1e-6, (50,) * 4, participations=2)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "sizes"), [(0.05, (618, 710, 2422)), (0.2, (156, 178, 606)), (1.0, (32, 36, 122))], ids=str
-)
-def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float, sizes: tuple[int, ...]) -> None:
-    """The table of docs/privacy/min-cohort.md, at a share of one half."""
-    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
-        calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
-        with pytest.raises(Infeasible):
-            calibrate(0.5, epsilon, (size - 1,) * rounds, participations=often, rest=REST)
-
-
 def test_what_others_leave_of_beta_is_all_that_a_min_cohort_may_be_wrong() -> None:
     rounds = 10
     given = {"participations": 1, "rest": REST, "free": (0.02,) * rounds}
@@ -362,17 +369,3 @@ def test_what_others_leave_of_beta_is_all_that_a_min_cohort_may_be_wrong() -> No
         raise AssertionError
 
     assert smallest(BETA / 2) > smallest(BETA)
-
-
-USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through every draw; u is user 0
-
-
-@pytest.mark.parametrize(("epsilon", "sizes"), [(0.05, (146, 158, 1574)), (0.2, (76, 82, 606))], ids=str)
-def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
-    epsilon: float, sizes: tuple[int, ...]
-) -> None:
-    """The second table of docs/privacy/min-cohort.md."""
-    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
-        gaussian(epsilon, rounds, often, size)
-        with pytest.raises(Infeasible):
-            gaussian(epsilon, rounds, often, size - 1)

@@ -238,9 +238,6 @@ class TestCorollary9:
         assert gdp.epsilon_for(mu, delta / 2) == pytest.approx(truth, abs=0.01)
 
 
-fast = settings(derandomize=True, deadline=None, max_examples=40)
-
-
 class TestSensitivity:
     @given(
         name=st.sampled_from(NAMES),

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import log_ndtr
 
+from audits.harness import Still
+from privacy.references import worst_pair
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import (
@@ -21,6 +23,7 @@ from quoron_privacy.means.private_range import (
     TruncatedMean,
     WinsorisedMean,
     bounded_range_mu,
+    box_sensitivity,
     calibrate,
     choices_mu,
     costs,
@@ -99,13 +102,6 @@ def test_a_choice_follows_its_exact_law():
     assert stats.chi2.sf(((drawn - expected) ** 2 / expected).sum(), 4) > 1e-8  # the false alarm
 
 
-def worst_pair(eta, top):
-    """Two-point laws whose log-ratios are top and top - eta (private-mean#m1)."""
-    q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
-    p = q * math.exp(top)
-    return np.array([p, 1 - p]), np.array([q, 1 - q])
-
-
 class TestBoundedRangeMu:
     @given(eta=st.floats(0.01, 8.0), top=st.floats(0.0, 1.0), epsilon=st.floats(-6.0, 6.0))
     @fast
@@ -141,13 +137,6 @@ def test_leaving_a_user_out_of_every_bin_costs_half_the_bounded_range_and_moving
             moved = max(moved, math.log(max(ratios) / min(ratios)))
     assert left == pytest.approx(epsilon / 2, rel=1e-9)
     assert moved == pytest.approx(epsilon, rel=1e-9)
-
-
-class Silent:
-    """No Gaussian noise."""
-
-    def gaussian_steps(self, shape):
-        return np.zeros(shape, np.int64)
 
 
 class Chosen:
@@ -188,7 +177,7 @@ def test_the_mean_is_the_one_by_rows_and_coordinates(seed, dimension, users):
     signs = rng.choice([-1.0, 1.0], dimension)
     places = rng.integers(0, 8, padded(dimension)).tolist()
     mean = box_mean(users, dimension)
-    found, _ = mean.release(rows, np.ones(users, np.bool_), signs, Chosen(places), Silent())
+    found, _ = mean.release(rows, np.ones(users, np.bool_), signs, Chosen(places), Still())
     np.testing.assert_allclose(found, slow(mean, rows, signs, places), atol=1e-6)
 
 
@@ -210,7 +199,7 @@ def test_given_the_choices_one_user_moves_the_residuals_by_at_most_the_sensitivi
         there = np.ones(users, np.bool_)
         if adjacency == "zero-out" and values:
             there[2] = False
-        found, _ = mean.release(rows, there, signs, Chosen(places), Silent())
+        found, _ = mean.release(rows, there, signs, Chosen(places), Still())
         values.append(found)
     # The first d of d₂ coordinates, rotated back: no longer than the whole, plus the noise's grid.
     assert np.linalg.norm(values[0] - values[1]) <= mean.noise.sensitivity + 4 * math.sqrt(length) * mean.noise.step
@@ -266,3 +255,28 @@ def test_hostile_rows_cannot_raise(crude, bad):
     values[:50] = bad
     mean = calibrate(crude, **KNOWN)
     assert np.linalg.norm(released(mean, values) - 0.25) < 0.2
+
+
+def test_opposite_ends_use_the_whole_box_and_an_absent_user_half_of_it():
+    users, places = 5, [4, 4, 4, 4]
+    mean, signs = box_mean(users, 4), np.ones(4)
+    rows = np.zeros((users, 4))
+    ends = []
+    for own, there in ((1e9, True), (-1e9, True), (0.0, False)):
+        rows[0, 0] = own
+        present = np.ones(users, np.bool_)
+        present[0] = there
+        ends.append(mean.release(rows, present, signs, Chosen(places), Still())[0])
+    assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(box_sensitivity(0.3, users, 4), rel=1e-6)
+    assert np.linalg.norm(ends[0] - ends[2]) == pytest.approx(box_sensitivity(0.3, users, 4, "zero-out"), rel=1e-6)
+
+
+def test_an_absent_row_clamped_around_the_choice_would_move_twice_as_far():
+    """Why an absent user's residual is zero: with a_j = 5, h = 1 a row of 0 would count as 4, a present one as 6."""
+    clamp = lambda value: min(max(value, 5.0 - 1.0), 5.0 + 1.0)  # noqa: E731
+    assert clamp(9.0) - clamp(0.0) == 2.0
+
+
+def test_mu_of_a_release_gives_the_epsilon_promised():
+    mean = calibrate("range", **{**KNOWN, "mu": gdp.mu_for(1.0, 1e-6)})
+    assert 0.98 < gdp.epsilon_for(mean.mu(10), 1e-6) <= 1.0

@@ -369,7 +369,11 @@ def _first_question(run: Run) -> Question:
     return question
 
 
-def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [None, key_of(USERS + 7), b"short", key_of(1) * 2])
+def test_a_helper_that_answers_for_another_list_or_names_users_who_were_not_asked_is_not_waited_for(
+    named: bytes | None, begun: Any, tmp_path: Path
+) -> None:
+    """It would be asked for them for ever; None: of those who were asked."""
     _, specification, plan, _, clients = begun
     place = copied(begun, tmp_path / "all")
     with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
@@ -379,35 +383,12 @@ def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: An
         class Lying(Linked):
             def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
                 reply = super().sum(head, entries)
-                reply.chain = bytes(32)
-                reply.fingerprints = b"".join(each.fingerprint for each in entries)
+                asked = b"".join(each.fingerprint for each in entries)
+                reply.chain, reply.fingerprints = bytes(32), asked if named is None else named
                 return reply
 
         engine = TwoServersEngine(inner, Lying(database, second), specification, plan)  # type: ignore[arg-type]
-        with pytest.raises(ServerDisagrees, match="does not follow"):
-            engine.ask(_first_question(run_of(specification, plan)))
-        second.end()
-
-
-@pytest.mark.parametrize("named", [key_of(USERS + 7), b"short", key_of(1) * 2])
-def test_a_helper_that_names_users_who_were_not_asked_is_not_waited_for(
-    named: bytes, begun: Any, tmp_path: Path
-) -> None:
-    """It would be asked for them for ever."""
-    _, specification, plan, _, clients = begun
-    place = copied(begun, tmp_path / "all")
-    with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
-        inner = Inner(clients, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
-        second = Second(place)
-
-        class Naming(Linked):
-            def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
-                reply = super().sum(head, entries)
-                reply.chain, reply.fingerprints = bytes(32), named
-                return reply
-
-        engine = TwoServersEngine(inner, Naming(database, second), specification, plan)  # type: ignore[arg-type]
-        with pytest.raises(ServerDisagrees):
+        with pytest.raises(ServerDisagrees, match="does not follow" if named is None else None):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
 

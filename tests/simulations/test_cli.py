@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 import gen_citations as generator
+import numpy as np
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+import quoron
 from quoron import config as configs
 from quoron import toml_text
 from quoron.cli.app import GROUPS, app, invoke
@@ -24,6 +26,7 @@ from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import RoundEvent
+from quoron_server.wording import SEEDED, sentence
 from small_run import TOML
 
 
@@ -256,9 +259,6 @@ def test_sources_of_algorithms_are_the_papers_of_the_bibliography_as_it_cites_th
     assert sources == {key: generator.short(entry) for key, entry in generator.entries().items()}
 
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
-
 FIELDS = {
     "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
     "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "trust_model", "excess_risk", "test",
@@ -420,3 +420,37 @@ def test_lists_are_shown_and_another_word_is_told_the_nearest(capsys: pytest.Cap
         code, printed = failing(capsys, "show", typed)
         assert code == 2
         assert f"Did you mean '{meant}'?" in printed
+
+
+SMALL = configs.parse(TOML)
+
+
+def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
+    run = quoron.simulate(SMALL, out="mine")
+    again = quoron.simulate(place / "mine" / "config.toml", out="again")
+    assert np.array_equal(run.weights, again.weights)
+
+
+def test_a_run_that_nobody_measures_has_the_same_bits_and_no_figures_of_data(place: Path) -> None:
+    measured, alone = (
+        quoron.simulate(SMALL, out="measured"),
+        quoron.simulate(SMALL, out="alone", settings=["run.evaluate=false"]),
+    )
+    assert np.array_equal(measured.weights, alone.weights)
+    assert measured.summary.excess_risk is not None
+    summary = alone.summary
+    assert (summary.excess_risk, summary.excess_risk_initial, summary.test) == (None, None, {})
+    assert not [row for row in alone.records() if "simulation.excess_risk" in row]
+    assert (place / "alone" / "report.html").exists()
+    with pytest.raises(ConfigError, match=r"run\.evaluate for a comparison"):
+        quoron.compare(SMALL, settings=["run.evaluate=false"])
+
+
+def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
+    run = quoron.simulate(SMALL, out=tmp_path / "run")
+    text = json.loads((tmp_path / "run" / "plan.json").read_text())["statement"]
+    for statement in (run.summary.statement, sentence(run.plan.guarantee), text):
+        assert statement.startswith(SEEDED)
+        assert "With secret noise: (4, " in statement
+    assert SEEDED in (tmp_path / "run" / "report.html").read_text()
+    assert not sentence(quoron.plan(SMALL).plan.guarantee).startswith(SEEDED)

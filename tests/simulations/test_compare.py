@@ -152,18 +152,16 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(form: Any, capsy
     assert ("run 1/1, srgd seed 0: failed: its reason" in printed.err) is (form == "lines")
 
 
-def test_a_terminal_has_bars_unless_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_or_notebook_has_bars_unless_nobody_wants_them_or_ipywidgets_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as notebook:
+        notebook.setattr("rich.console._is_jupyter", lambda: True)
+        for found, form in ((object(), "bars"), (None, "lines")):
+            notebook.setattr(progress, "find_spec", lambda name, found=found: found)
+            assert progress.display(None).form == form
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert progress.display(None).form == "bars"
-    assert progress.display(False).form == "nothing"
-
-
-def test_a_notebook_has_a_bar_and_without_ipywidgets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(progress, "find_spec", lambda name: object())
-    assert progress.display(None).form == "bars"
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    assert progress.display(None).form == "lines"
+    assert (progress.display(None).form, progress.display(False).form) == ("bars", "nothing")
 
 
 def of_two(first: list[float], second: list[float]) -> list[dict]:

@@ -1,5 +1,6 @@
 """The inline engine: same bits for any chunk or block, and nothing a user holds or sends moves another's row."""
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -11,6 +12,7 @@ import pytest
 
 import quoron
 from problems import problem_of
+from quoron.cli.app import invoke
 from quoron.data import Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.engine import inline
 from quoron.engine.choice import ShardedEngine
@@ -23,6 +25,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import (
+    Answers,
     AverageGradient,
     LocalSGD,
     MomentAndGradient,
@@ -34,6 +37,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import VectorNoise
+from quoron_privacy.means import free_counts
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_counts import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
@@ -90,22 +94,6 @@ def test_chunk_size_changes_no_bit(ask, outliers):
     whole = InlineEngine(population).ask(question)
     for chunk_bytes in (1, 200, 3_000):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
-
-
-@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301, np.eye(D))])
-@pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
-def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
-    population = crowd(unequal_items=True, outliers=outliers)
-    for cohort in (np.random.default_rng(1).permutation(500)[:301], np.zeros(0, np.int64)):
-        question = gradients(cohort)
-        rows = InlineEngine(population).ask(question)
-        whole = reduction.of(rows.values, rows.answered)
-        for chunk_bytes in (1, 3_000, 1 << 20):
-            engine = InlineEngine(population, chunk_bytes=chunk_bytes)
-            found = engine.ask(replace(question, reduction=reduction))
-            np.testing.assert_array_equal(found.total, whole.total)
-            np.testing.assert_array_equal(found.cells, whole.cells)
-            assert (found.clipped, found.answered) == (whole.clipped, whole.answered)
 
 
 def test_gradients_match_a_slow_reference():
@@ -207,24 +195,30 @@ def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
     same(kept.ask(ask(cohort)), made.ask(ask(cohort)))
 
 
+REDUCTIONS = [
+    pytest.param(ClippedSum(0.2, 301, None), marks=pytest.mark.slow),
+    ClippedSum(0.2, 301, np.array([0.02, -0.01, 0.3])),
+    NormCountSum(0.1, 301, np.eye(D)),
+]
+
+
 @KINDS
-@pytest.mark.parametrize("centre", [pytest.param(None, marks=pytest.mark.slow), np.array([0.02, -0.01, 0.3])])
-def test_sums_made_with_the_gradients_are_those_of_the_rows(kind, centre):
-    cohort = np.random.default_rng(1).permutation(500)[:301]
-    reduction = ClippedSum(0.2, 301, centre)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_sums_are_those_of_the_rows_whatever_the_chunk(kind, reduction):
     task = AverageGradient(np.vstack([POINT, 2 * POINT]), (1.0, -0.8), user_smoothness=0.05)
-    question = Question(2, cohort, task, reduction=reduction)
     for kept in (False, True):
-        engine = InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
-        rows = engine.rows(question)
-        expected = reduction.of(rows.values, rows.answered)
-        for chunk_bytes in (300, 1 << 20):
-            engine = InlineEngine(engine.population, dropout=0.1, chunk_bytes=chunk_bytes)
-            for _ in range(2):  # what is remembered of a round changes nothing in the next
-                found = engine.ask(question)
-                np.testing.assert_array_equal(found.total, expected.total)
-                np.testing.assert_array_equal(found.cells, expected.cells)
-                assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
+        alone = InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
+        for cohort in (np.random.default_rng(1).permutation(500)[:301], np.zeros(0, np.int64)):
+            question = Question(2, cohort, task, reduction=reduction)
+            rows = alone.rows(question)
+            expected = reduction.of(rows.values, rows.answered)
+            for chunk_bytes in (300, 1 << 20):
+                engine = InlineEngine(alone.population, dropout=0.1, chunk_bytes=chunk_bytes)
+                for _ in range(2):  # what is remembered of a round changes nothing in the next
+                    found = engine.ask(question)
+                    np.testing.assert_array_equal(found.total, expected.total)
+                    np.testing.assert_array_equal(found.cells, expected.cells)
+                    assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
 
 
 USERS, WIDTH = 3000, 4
@@ -318,49 +312,6 @@ def test_vector_reports_hold_noise_of_the_whole_scale_and_no_gradient():
     assert np.abs(differences).max() < 7 * scale
     assert np.abs(differences).min(axis=0).max() < 0.01 * scale  # continuous: not kept away from the truth either
     assert not (differences == 0).any()
-
-
-class TestAWholeRun:
-    INFO = ALGORITHMS["local-model"]
-    PROBLEM = problem_of(
-        users=USERS,
-        items_per_user=3,
-        dimension=WIDTH,
-        domain=L2Ball(3.0),
-        lipschitz=1.0,
-        smoothness=0.25,
-        curvature="isotropic",
-        typical_curvature=0.05,
-    )
-
-    def run(self, population, seed=5, server=1):
-        plan = self.INFO.plan(self.PROBLEM, Privacy(6.0, 1e-4), self.INFO.options(rounds=5), "calibrated", 1)
-        algorithm, noise = self.INFO.make(plan), SeededNoise(server)
-        curious, state = Curious(InlineEngine(population, seed=seed)), algorithm.init()
-        while (question := algorithm.request(state, noise)) is not None:
-            state = algorithm.update(state, curious.ask(question), noise).state
-        return curious, algorithm.model(state)
-
-    def test_everything_that_arrives_is_a_noised_report_of_a_user_asked_once(self):
-        curious, _ = self.run(reporting())
-        asked = np.concatenate([question.cohort for question, _ in curious.seen])
-        assert len(np.unique(asked)) == len(asked) == USERS
-        for question, answers in curious.seen:
-            assert isinstance(question.task, VectorReport)
-            assert (answers.status == Status.ANSWERED).all()
-            scale = VectorNoise(question.task.epsilon, question.task.delta, question.task.radius).scale(WIDTH)
-            far = answers.values - curious.gradients(question)
-            # 2,400 numbers, some shortened by the clip, by less than a tenth of the noise: 7 deviations are 9 %
-            assert np.std(far) == pytest.approx(scale, rel=0.15)
-            correlated = np.corrcoef(answers.values.ravel(), curious.gradients(question).ravel())[0, 1]
-            assert abs(correlated) < 0.3  # a single report says next to nothing; un-noised it would be 1
-
-    def test_replacing_one_users_data_changes_that_users_rows_and_what_follows_from_them_only(self):
-        (before, _), (after, _) = self.run(reporting()), self.run(Spoiled(reporting(), nan=(42,)))
-        position = next(t for t, (question, _) in enumerate(before.seen) if 42 in question.cohort)
-        for (question, one), (_, other) in zip(before.seen[: position + 1], after.seen, strict=False):
-            same = question.cohort != 42
-            np.testing.assert_array_equal(one.values[same], other.values[same])
 
 
 MANY, COLUMNS = 150, 4
@@ -483,3 +434,44 @@ def test_made_up_users_who_are_asked_often_are_kept_in_memory_and_change_no_bit(
     assert not any(kept)
     np.testing.assert_array_equal(first.weights, again.weights)
     assert first.summary.excess_risk == again.summary.excess_risk
+
+
+def test_dropouts_are_drawn_in_every_round_and_by_public_seed_alone() -> None:
+    users, chunk = np.arange(4000), 1 << 14
+    population = Synthetic(family="logistic", users=4000, dimension=2, items_per_user=2, domain=L2Ball(1.0))
+    task = AverageGradient(np.zeros((1, 2)), (1.0,))
+
+    def missing(round_: int, **options: int) -> np.ndarray:
+        engine = InlineEngine(population, dropout=0.25, **options)
+        return engine.ask(Question(round_, users, task)).status == Status.MISSING
+
+    first = missing(0, seed=5)
+    assert np.array_equal(first, missing(0, seed=5, chunk_bytes=chunk))
+    assert not np.array_equal(first, missing(1, seed=5))
+    assert not np.array_equal(first, missing(0, seed=6))
+    # Binomial(4000, 1/4) is within 180 of 1,000 but for a chance below 1e-9.
+    assert abs(first.sum() - 1000) < 180
+    assert not InlineEngine(population, seed=5).ask(Question(0, users, task)).status.any()
+
+
+def test_a_dropout_that_is_no_share_is_refused_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "quickstart", "--set", "run.dropout=1"]) == 2
+    assert "run.dropout" in capsys.readouterr().err
+
+
+def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[weakref.ref[Any]] = []
+    most, honest = [], InlineEngine.rows
+
+    def watched(self: InlineEngine, question: Question) -> Answers:
+        most.append(sum(block() is not None for block in blocks))
+        answers = honest(self, question)
+        if isinstance(question.task, MomentAndGradient):
+            blocks.append(weakref.ref(answers.values))
+        return answers
+
+    monkeypatch.setattr(InlineEngine, "rows", watched)
+    monkeypatch.setattr(free_counts, "BLOCK", 60)
+    model(InlineEngine(people()))
+    assert len(blocks) > 5 * MANY / 7
+    assert max(most) <= 2

@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator
 
+from committed import charges, limit
 from quoron.sklearn import (
     DataDependentBounds,
     InputError,
@@ -29,9 +30,7 @@ from quoron.sklearn import (
     owners,
     table_of,
 )
-from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
-from quoron_server.storage.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
@@ -61,11 +60,6 @@ X, Y, USERS = people(200)
 
 def classifier(**more: Any) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**DECLARED | {"classes": [0, 1]} | more)
-
-
-def charges(ledger: Path, population: str = "everyone") -> list[Charge]:
-    with lifetime.opened(ledger) as kept:
-        return list(kept.charges(population))
 
 
 def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
@@ -268,11 +262,6 @@ def quick(**more: Any) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**SMALL | {"classes": [0, 1], "items_per_user": 3} | more)
 
 
-def spent(ledger: Path) -> list[float]:
-    with lifetime.opened(ledger) as kept:
-        return [charge.epsilon for charge in kept.charges("everyone")]
-
-
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.filterwarnings(
     *(f"ignore::quoron.sklearn.{name}" for name in ("DataDependentBounds", "DoubtfulModel", "NoiseFromSeed"))
@@ -297,17 +286,10 @@ def test_every_check_of_scikit_learn_passes(kind: Any) -> None:
 
 def test_fits_in_parallel_are_all_charged_to_one_ledger(ledger: Path) -> None:
     with joblib.parallel_config(backend="threading"):
-        found = cross_val_predict(
-            quick(),
-            FEW_X,
-            FEW_Y,
-            groups=FEW,
-            cv=GroupKFold(4),
-            n_jobs=2,
-            params={"groups": FEW},
-        )
+        asked = {"cv": GroupKFold(4), "n_jobs": 2, "params": {"groups": FEW}}
+        found = cross_val_predict(quick(), FEW_X, FEW_Y, groups=FEW, **asked)
     assert found.shape == FEW_Y.shape
-    assert spent(ledger) == [8.0] * 4
+    assert [each.epsilon for each in charges(ledger)] == [8.0] * 4
 
 
 @pytest.mark.slow
@@ -317,7 +299,7 @@ def test_fits_in_processes_are_all_charged_to_one_ledger(routing: None, ledger: 
     finally:
         get_reusable_executor().shutdown(wait=True)
     assert found.shape == FEW_Y.shape
-    assert spent(ledger) == [8.0] * 4
+    assert [each.epsilon for each in charges(ledger)] == [8.0] * 4
 
 
 def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger: Path) -> None:
@@ -332,15 +314,6 @@ def test_a_clone_is_not_fitted_and_a_pickle_holds_what_was_released_alone(ledger
     assert len(stored) < 20_000
     assert not hasattr(clone(fitted), "coef_")
     assert clone(fitted).get_params() == fitted.get_params()
-
-
-QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
-
-
-DECLARED: dict[str, Any] = {**QUICK, "bounds": ((0, 0), (100, 5)), "items_per_user": 3}
-
-
-X, Y, USERS = people(200)
 
 
 @SEEDED
@@ -359,8 +332,7 @@ def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bou
 
 
 def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=7.0, delta=1e-4)
+    limit(ledger, epsilon=7.0, delta=1e-4)
     with pytest.raises(BudgetExceeded, match="limit"):
         classifier().fit(X, Y, USERS)
     with pytest.raises(Infeasible):

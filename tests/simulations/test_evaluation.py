@@ -1,8 +1,6 @@
 """Users that are held out of a run, and a model that is measured alone: what they say, and what it costs."""
 
 import json
-import signal
-import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import dying
 import quoron
-from dying import Moment
-from patients import patients
+from committed import charges
+from patients import COLUMNS, patients
 from quoron.cli.app import invoke
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
@@ -36,7 +33,6 @@ from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import ReleaseGuarantee
 
 USERS = 2000
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
@@ -47,11 +43,6 @@ def people() -> pd.DataFrame:
 
 def train(people: Any, out: Path, **more: Any) -> Any:
     return quoron.train(people, out=out, **COLUMNS | QUICK | {"holdout": 0.2} | more)
-
-
-def charges(ledger: Path) -> list[float]:
-    with lifetime.opened(ledger) as store:
-        return [each.epsilon for each in store.charges("everyone")]
 
 
 def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, ledger, tmp_path, capsys):
@@ -66,7 +57,7 @@ def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, 
     assert accuracy.baseline_name == "majority"
     assert not accuracy.useless
     assert 0.5 < auc.value <= 1
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
     assert "400 users or slots, drawn in secret" in trained.statement
     stored = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
     assert restored(Evaluation, stored) == evaluation == quoron.load(tmp_path / "run").evaluation
@@ -106,7 +97,7 @@ def test_a_kill_between_training_and_evaluation_releases_both_once_and_charges_o
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         assert own.released(EVALUATED) == second
         assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
     assert trained.evaluation.users == 400
 
 
@@ -142,7 +133,7 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
     assert plan["data_quality"]["users"] == 1600
     assert plan["held_out"]["users"] == 400
     assert trained.evaluation.figure("AUC").value > 0.5
-    assert charges(ledger) == [4.0]
+    assert [each.epsilon for each in charges(ledger)] == [4.0]
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "outlier-iterates", "local-model"])
@@ -274,37 +265,10 @@ def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, t
     assert not measured & trained
     quarter = found.evaluation.figure("quarter")
     assert abs(quarter.value - 0.25) < 6 * (quarter.high - quarter.low) / 3.9
-    assert charges(ledger) == [2.0]
+    assert [each.epsilon for each in charges(ledger)] == [2.0]
     assert found.plan.problem.users == 1600
     again = quoron.train_rows(rows, **given, out=tmp_path / "run")
     assert again.evaluation == found.evaluation
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluation_for_one_charge(
-    when, people, ledger, tmp_path
-):
-    """Before both are written nobody has seen any figure; after, they are what they were."""
-    people.to_csv(tmp_path / "people.csv", index=False)
-    out, place = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
-    command = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--numeric", "age=0:100"]
-    command += ["--numeric", "dose=0:5", "--epsilon", "4", "--holdout", "0.2"]
-    command += ["--set", "algorithm.name=one-pass-dp-sgd", "--set", "algorithm.options.rounds=3", "--out", str(out)]
-    killed = subprocess.run(dying.words(Moment("finish", when), "quoron", *command), capture_output=True, timeout=600)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    with Ledger.open(place) as own:
-        told = own.released(EVALUATED)
-    assert (told is None) == (when == "before")
-    assert charges(ledger) == [4.0]
-    found = quoron.resume(out).evaluation
-    with Ledger.open(place) as own:
-        assert told is None or own.released(EVALUATED) == told
-        assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
-    assert quoron.resume(out).evaluation == quoron.load(out).evaluation == found
-    assert found is not None
-    assert found.users == 400
-    assert charges(ledger) == [4.0]
 
 
 ITEMS = Items((np.arange(5.0), np.array([1, 0, 1, 1, 0])), np.array([0, 2, 2, 5]))
@@ -317,36 +281,23 @@ def test_a_user_is_the_mean_of_its_items_held_to_the_ends_and_none_without_any()
     np.testing.assert_allclose(found(np.array([2]), np.array([10.0])), [[1.0, 2 / 3]])
 
 
-@pytest.mark.parametrize("bad", ["raises", "shape"])
-def test_an_error_of_one_users_items_is_told_to_nobody_and_moves_no_other_user(bad):
+@pytest.mark.parametrize("bad", ["raises", "shape", "warns"])
+def test_what_one_users_items_raise_or_warn_of_is_told_to_nobody_and_moves_no_other_user(bad):
     def figures(model, x, y):
-        if 3.0 in x:
-            if bad == "raises":
-                raise RuntimeError(f"{x}")
-            return np.zeros((len(x), 7))
-        return y
-
-    found = figures_of(ITEMS, {"y": figures}, lambda point: None, lambda *parts: parts)
-    np.testing.assert_array_equal(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [np.nan]])
-
-
-def test_a_warning_of_one_users_items_is_shown_to_nobody():
-    def figures(model, x, y):
-        if 3.0 in x:
+        if 3.0 not in x:
+            return y
+        if bad == "raises":
+            raise RuntimeError(f"{x}")
+        if bad == "warns":
             warnings.warn(f"{x}", stacklevel=1)
-        return y
+        return y if bad == "warns" else np.zeros((len(x), 7))
 
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         found = figures_of(ITEMS, {"y": figures}, lambda point: None, lambda *parts: parts)
-        np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [2 / 3]])
+        last = 2 / 3 if bad == "warns" else np.nan
+        np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [last]])
     assert not shown
-
-
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
 
 def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):

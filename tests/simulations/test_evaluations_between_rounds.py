@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 import quoron
-from flower.plugged import Killed
+from committed import limit
+from flower.plugged import Killed, dying
 from quoron.training import lifetime
 from quoron.training.rows import TrainedRows
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, ConfigError, OtherVersion, VerificationError
 from quoron_privacy.histograms.held_out import HeldMeans
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.rounds import Observer
 
+pytestmark = pytest.mark.usefixtures("account")
 USERS, DIMENSION, ROUNDS = 2000, 3, 24
 DRAW = np.random.default_rng(3)
 FEATURES = DRAW.normal(size=(USERS, DIMENSION))
@@ -32,14 +35,6 @@ def right(users: np.ndarray, point: np.ndarray) -> np.ndarray:
     return ((FEATURES[users] @ point > 0) == LABELS[users]).astype(float)
 
 
-@pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "ledger.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
-    return path
-
-
 def trained(out: Path, compute: Any = rows, *, rate: float = 1.0, **changed: Any) -> TrainedRows[Any]:
     given = {"users": USERS, "dimension": DIMENSION, "epsilon": 4.0, "delta": 1e-5, "clip_norm": 1.0, "radius": 9.0}
     given |= {"algorithm": "dp-sgd-wor", "options": {"rounds": ROUNDS, "rate": rate, "step_size": 1.0}}
@@ -48,8 +43,7 @@ def trained(out: Path, compute: Any = rows, *, rate: float = 1.0, **changed: Any
 
 
 def limited(path: Path) -> None:
-    with lifetime.opened(path) as population:
-        population.limit("everyone", epsilon=16.0, delta=1e-3, gaussian_share=0.9)
+    limit(path, epsilon=16.0, delta=1e-3, gaussian_share=0.9)
 
 
 def counted(path: Path) -> list[float | None]:
@@ -61,11 +55,7 @@ def counted(path: Path) -> list[float | None]:
 def test_every_evaluation_is_released_once_and_told_to_observers(tmp_path: Path) -> None:
     seen: list[Any] = []
 
-    class Watching:
-        def started(self, plan: Any) -> None: ...
-
-        def finished(self, model: Any) -> None: ...
-
+    class Watching(Observer):
         def round_finished(self, event: Any) -> None:
             if "evaluation" in event.public:
                 seen.append(event.round + 1)
@@ -91,19 +81,10 @@ def test_evaluations_cost_no_epsilon_and_a_plan_with_the_noise_of_one_is_refused
 
 
 def test_a_killed_run_goes_on_and_measures_no_round_twice(tmp_path: Path) -> None:
-    calls, dies = 0, 11
-
-    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == dies:
-            raise Killed
-        return rows(users, point)
-
     whole = trained(tmp_path / "whole", seed=4, patience=2)
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, seed=4, patience=2)
-    again = trained(tmp_path / "run", dying, seed=4, patience=2)
+        trained(tmp_path / "run", dying(rows, 11), seed=4, patience=2)
+    again = trained(tmp_path / "run", seed=4, patience=2)
     np.testing.assert_array_equal(again.weights, whole.weights)
     assert again.history == whole.history
     assert again.rounds == whole.rounds
@@ -139,9 +120,7 @@ def test_a_run_that_is_killed_where_it_stops_early_is_measured_and_counted_once(
     limited(ledger)
     kills = {"round_finished": lambda event: event.round == 7, "finished": lambda model: True}
 
-    class Killing:
-        def started(self, plan: Any) -> None: ...
-
+    class Killing(Observer):
         def round_finished(self, event: Any) -> None:
             self.at("round_finished", event)
 
@@ -177,11 +156,7 @@ def test_nothing_is_given_back_once_somebody_else_was_charged(tmp_path: Path, le
     """Another charge between was admitted by what the account held then."""
     limited(ledger)
 
-    class Charging:
-        def started(self, plan: Any) -> None: ...
-
-        def finished(self, model: Any) -> None: ...
-
+    class Charging(Observer):
         def round_finished(self, event: Any) -> None:
             if event.round == 0:
                 with lifetime.opened(ledger) as population:
@@ -232,10 +207,7 @@ def test_what_cannot_be_evaluated_is_refused_by_name(tmp_path: Path, changed: di
 
 
 def test_an_interrupted_run_goes_on_only_with_the_same_evaluations(tmp_path: Path) -> None:
-    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        raise Killed
-
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying)
+        trained(tmp_path / "run", dying(rows, 1))
     with pytest.raises(OtherVersion, match="every"):
         trained(tmp_path / "run", evaluate_every=6)

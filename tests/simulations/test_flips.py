@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import quoron
+from committed import limit
 from quoron.training import lifetime
 from quoron_privacy.errors import QuoronError
 from quoron_server.storage.ledger import Ledger
@@ -48,8 +49,7 @@ class Scene:
         in_buckets(rows(USERS, most=2), at / "d")
         config = described(at, str(at / "d"), algorithm="one-pass-dp-sgd")
         settings = ["algorithm.options.rounds=4"]
-        with lifetime.opened(scene.at / "lifetime.sqlite") as ledger:
-            ledger.limit("everyone", epsilon=40.0, delta=0.1)
+        limit(scene.at / "lifetime.sqlite", epsilon=40.0, delta=0.1)
         quoron.train(config, out=scene.at / "done", settings=settings)
         commit = Ledger.commit
 

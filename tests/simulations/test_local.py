@@ -1,6 +1,7 @@
 """A federation on this machine: orders, faults, its folder, who holds it, and whose items clients hold."""
 
 import asyncio
+import json
 import os
 import sys
 from contextlib import ExitStack, suppress
@@ -21,13 +22,17 @@ from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.federation import launch, programs
 from quoron.federation.client_items import give_tables, silos_in
+from quoron.federation.engine import specification
 from quoron.federation.folder import ITEMS, MAX_CLIENTS, ORDER, RUN, RUNNING, Folder, Order
 from quoron.federation.launch import Local
 from quoron.federation.submission import declared
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
+from quoron_client.federation.own_table import own_items
+from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.silos import Silos
+from quoron_server.specification import describe, make_plan
 from small_run import TOML
 
 
@@ -264,7 +269,27 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _description(prepared: runs.Prepared) -> str:
+    wanted = specification(prepared).model_copy(update={"run": "r"})
+    return json.dumps(describe(wanted, make_plan(wanted)))
+
+
 class TestItems:
+    def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
+        config = parse(TABLE, settings=("population.test_fraction=0.0",))
+        prepared, folder = runs.prepare(config, table), Folder(tmp_path / "f")
+        population = prepared.scene.population
+        for number in range(1, population.users + 1):
+            folder.client(number).mkdir(parents=True)
+        give_tables(folder, config, table, population.users)
+        simulation, terms = programs.Simulation(prepared.scene, 0.0), Terms.read("r", _description(prepared))
+        for number in range(1, population.users + 1):
+            place, wanted = folder.client(number), population.held.of(np.array([number - 1]))
+            assert _same(programs.items_of(simulation, number).batch, wanted)
+            assert "who" not in pq.read_schema(place / ITEMS).names
+            if number != 5:  # whose rows cannot be used
+                assert _same(own_items(place / ITEMS, terms).batch, wanted)
+
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
         prepared, folder = runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path), Folder(tmp_path)
         programs.write(folder, prepared)

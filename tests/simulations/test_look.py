@@ -1,7 +1,5 @@
 """The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
 
-import signal
-import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dying
 import quoron
-from dying import Moment
-from patients import patients
+from committed import charges
+from patients import COLUMNS, patients
 from quoron import config as configs
-from quoron.cli.app import invoke
 from quoron.results import restored
 from quoron.training import data_quality as words
 from quoron.training import lifetime
@@ -35,22 +31,7 @@ from quoron_server.plan import PREFACE
 from quoron_server.storage.ledger import Ledger
 
 USERS = 1000
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-TABLE = """
-[population]
-kind = "table"
-path = "people.csv"
-user = "who"
-label = "ill"
-columns.numeric = { age = [0, 100], dose = [0, 5] }
-[privacy]
-epsilon = 1.0
-[algorithm]
-name = "one-pass-dp-sgd"
-[algorithm.options]
-rounds = 3
-"""
 
 
 @pytest.fixture
@@ -137,8 +118,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
     assert kept == {"table_health": drawn[-1].tolist()}
     if at == "before":
         assert not np.array_equal(drawn[0], drawn[1])
-    with lifetime.opened(ledger) as accounts:
-        assert len(accounts.charges("everyone")) == 1
+    assert len(charges(ledger)) == 1
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
@@ -242,26 +222,6 @@ def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(peopl
     assert len(keys) == len(set(keys)) == 2  # of the run, and of the look
 
 
-@pytest.mark.programs
-@pytest.mark.parametrize(("at", "when"), [("quality", "before"), ("quality", "after"), ("spend", "after")])
-def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_charge(at, when, people, tmp_path):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
-    life, out = tmp_path / "life.sqlite", tmp_path / "run"
-    command = ["--quiet", "train", str(tmp_path / "people.toml"), "--out", str(out), "--set", f"train.ledger={life}"]
-    killed = subprocess.run(dying.words(Moment(at, when), "quoron", *command), capture_output=True, timeout=600)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    with Ledger.open(out / "ledger.sqlite") as own:
-        before = own.released(PREFACE)
-    assert (before is None) == (when == "before")
-    assert invoke(command) == 0
-    with Ledger.open(out / "ledger.sqlite") as own:
-        assert before in (None, own.released(PREFACE))
-        assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["data-quality"]
-    with lifetime.opened(life) as kept:
-        assert len(kept.charges("everyone")) == 1
-
-
 def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(people, ledger, tmp_path):
     """Missed by six standard errors with probability 2e-9."""
     more = ["privacy.adjacency=zero-out", "population.users=2000", "algorithm.options.rounds=3"]
@@ -303,16 +263,9 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
 
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
-
-
-QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-
-
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
     trained = train(people, tmp_path / "run")
-    with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("everyone")
+    (charge,) = charges(ledger)
     assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
     assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
     assert "data-quality.md#h1" in trained.summary.statement

@@ -54,6 +54,20 @@ def crowd(users=40, **changes):
     return from_table(frame(users), rules, user="who", **options | changes)
 
 
+def learnt(people, label, algorithm, out, *settings):
+    return quoron.simulate(
+        people,
+        user="who",
+        label=label,
+        columns={"numeric": RANGES},
+        epsilon=8.0,
+        delta=1e-5,
+        algorithm=algorithm,
+        out=out,
+        settings=list(settings),
+    )
+
+
 @pytest.mark.parametrize(
     ("algorithm", "part", "settings"),
     [
@@ -66,17 +80,9 @@ def crowd(users=40, **changes):
     ],
 )
 def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
-    result = quoron.simulate(
-        frame(MANY.get(algorithm, USERS)),
-        user="who",
-        label="kind",
-        columns={"numeric": RANGES},
-        epsilon=8.0,
-        delta=1e-5,
-        algorithm=algorithm,
-        out=tmp_path / "run",
-        settings=[*SOFTMAX, *settings, "privacy.trust_model=central-release"],
-    )
+    central = "privacy.trust_model=central-release"
+    people = frame(MANY.get(algorithm, USERS))
+    result = learnt(people, "kind", algorithm, tmp_path / "run", *SOFTMAX, *settings, central)
     assert result.plan.problem.outputs == 3
     assert result.plan.problem.dimension == 9  # two features and an intercept, for each class
     assert result.weights.shape == (9,)
@@ -116,17 +122,9 @@ class TestObjective:
 @pytest.mark.parametrize("algorithm", ["recentred-sgd", "local-model"])
 def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
     people = frame()
-    result = quoron.simulate(
-        people.assign(good=people.a + 0.3 * people.b > 0),
-        user="who",
-        label="good",
-        columns={"numeric": RANGES},
-        epsilon=8.0,
-        delta=1e-5,
-        algorithm=algorithm,
-        out=tmp_path / "run",
-        settings=["loss.name=hinge", "algorithm.options.smoothing=2.0", "algorithm.options.rounds=16"],
-    )
+    people = people.assign(good=people.a + 0.3 * people.b > 0)
+    settings = ["loss.name=hinge", "algorithm.options.smoothing=2.0", "algorithm.options.rounds=16"]
+    result = learnt(people, "good", algorithm, tmp_path / "run", *settings)
     assert result.plan.parameters.smoothing == 2.0
     assert result.plan.parameters.smoothness == pytest.approx(0.5)
     assert result.summary.excess_risk < 0.6 * result.summary.excess_risk_initial
@@ -174,10 +172,7 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
         assert any("the pilot could not make the columns even" in each for each in warnings) == expected
 
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
-
-USERS, ITEMS, SEED = 3000, 4, 7
+SEED = 7
 
 
 CONFIG = """

@@ -1,26 +1,37 @@
-"""A released model: in the units of the table, and refused by name where its file is not what was written."""
+"""A released model: in raw units, as plain Python, by thresholds; refused by name where its file is another."""
 
 import json
+import math
 import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from cover import by_default
+from patients import patients
+from quoron import config as configs
 from quoron import model as model_text
 from quoron import model as models
 from quoron.cli.app import invoke
-from quoron.model import Model
+from quoron.model import LabelShares, Model
+from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron.training import column_bounds
+from quoron.training import run as training
+from quoron.training.result import one_answer
 from quoron_client.data import tables
-from quoron_client.data.encoding import Encoding, read_label
-from quoron_client.data.features import Categorical, Feature, Numeric
+from quoron_client.data.encoding import Classes, Encoding, Range, Signs, read_label
+from quoron_client.data.features import Categorical, Feature, Hashed, Numeric
 from quoron_client.losses import make_loss
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
@@ -29,6 +40,7 @@ ROWS = pd.DataFrame(
     {"age": [20.0, 50.0, 71.5, 80.0], "ward": ["north", "south", "attic", "north"], "dose": [1, 2, 3, 4]}
 )
 finite = st.floats(-5, 5)
+pytestmark = pytest.mark.usefixtures("ledger")
 
 
 def model(label: Any, loss: Any = None, features: tuple[Feature, ...] = (AGE, WARD), **more: Any) -> Model:
@@ -186,8 +198,10 @@ HOSTILE = {
     "cut short": json.dumps(model_file()).encode()[:-20],
     "something behind": json.dumps(model_file()).encode() + b"{}",
     "deep lists": deep(100_000).encode(),
-    "deep in it": raw('"weights": [', '"weights": [' + deep(50_000) + ", "),
-    "deep enough to be read": raw('"weights": [', '"weights": [' + deep(500) + ", "),
+    **{
+        f"{levels} lists in it": raw('"weights": [', '"weights": [' + deep(levels) + ", ")
+        for levels in (100, 500, 1000, 50_000)
+    },
     "deep objects": b'{"a":' * 50_000,
     "a key twice": raw('"weights": [', '"weights": [], "weights": ['),
     "a key twice within": raw('"epsilon": ', '"epsilon": 0.001, "epsilon": '),
@@ -243,13 +257,6 @@ def test_a_small_file_takes_little_memory(name, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1 << 25
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("levels", [100, 500, 1000])
-def test_lists_of_any_depth_are_refused_by_name(levels, tmp_path):
-    (tmp_path / "model.json").write_bytes(raw('"weights": [', '"weights": [' + deep(levels) + ", "))
-    with pytest.raises(DataError, match=r"model\.json"):
-        quoron.load(tmp_path / "model.json")
 
 
 CONTROLS = ("\x1b[2J", "\x00", "\x07", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u2069")
@@ -334,12 +341,6 @@ USERS = 6000
 ONE = {"algorithm": "one-round-least-squares"}
 
 
-@pytest.fixture(autouse=True)
-def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual place of a lifetime ledger, for this test alone."""
-    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "data" / "usual.sqlite"))
-
-
 def frame(seed: int = 1) -> pd.DataFrame:
     """Cost is 100 + 2 age + 30 in the south, and noise."""
     rng = np.random.default_rng(seed)
@@ -395,9 +396,6 @@ def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
     assert why in model.no_interval
 
 
-AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
-
-
 @pytest.mark.parametrize(
     "made",
     [
@@ -414,3 +412,219 @@ def test_a_saved_model_comes_back_the_same(made, tmp_path):
     np.testing.assert_array_equal(again.weights, made.weights)
     assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
     assert again.as_text() == made.as_text()
+
+
+FEATURES = (
+    Numeric("age", 0, 100),
+    Numeric("pay", -5, 20),
+    Numeric("pay", -5, 20),
+    Categorical("ward", ("north", "south")),
+    Categorical("grade", (1, 2, 3)),
+)
+ANY_ROWS = st.fixed_dictionaries(
+    {
+        "age": st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([0.0, 100.0, 50.0])),
+        "pay": st.one_of(st.none(), st.floats(-50, 50), st.sampled_from([0.0, 7.5, -5.0])),
+        "ward": st.sampled_from(["north", "south", "east", None]),
+        "grade": st.integers(0, 4),
+    }
+)
+KINDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "two classes": (Classes("ill", ("no", "yes")), "logistic", {}),
+    "signs": (Signs("ill"), "smoothed_hinge", {}),
+    "three classes": (Classes("ill", ("a", "b", "c")), "softmax", {"classes": 3}),
+    "a number": (Range("height", 10, 30), "least_squares", {"label_bound": 1.0}),
+    "no label": (None, "linear", {}),
+}
+
+
+def model_of(kind: str, **bent: int) -> Model:
+    label, name, bounds = KINDS[kind]
+    loss, encoding = make_loss(name, **bounds), Encoding(FEATURES, label, missing="midpoint", **bent)
+    weights = np.random.default_rng(3).normal(size=encoding.dimension * loss.outputs)
+    shares = LabelShares((0.7, 0.2, 0.1), 0.01) if kind == "three classes" else None
+    return Model(weights, encoding, loss, None, shares, "share" if shares else 0.5)
+
+
+MODELS = {
+    (kind, bent): model_of(kind, curves=4, pairs=2) if bent else model_of(kind) for kind in KINDS for bent in (0, 1)
+}
+
+
+@cache
+def plain_of(kind: str, bent: int) -> dict[str, Any]:
+    """What the model's plain Python defines."""
+    plain: dict[str, Any] = {}
+    exec(MODELS[kind, bent].as_python(), plain)
+    return plain
+
+
+@pytest.mark.parametrize(("kind", "bent"), by_default(MODELS, [(kind, bent) for kind, bent in MODELS if bent]))
+@settings(max_examples=12)
+@given(rows=st.lists(ANY_ROWS, min_size=1, max_size=9))
+def test_plain_python_says_what_the_model_says(kind: str, bent: int, rows: list[dict[str, Any]]) -> None:
+    model, plain = MODELS[kind, bent], plain_of(kind, bent)
+    table = pd.DataFrame(rows).astype({"age": float, "pay": float, "ward": "string"})
+    found = model.predict(table) if kind == "a number" else model.decision_function(table)
+    classes = model.predict(table) if "predict" in plain else None
+    shares = model.predict_proba(table) if "probabilities" in plain else None
+    unit = 10.0 if kind == "a number" else 1.0
+    for place, (row, scores) in enumerate(zip(rows, found, strict=True)):
+        expected = np.atleast_1d(scores)
+        np.testing.assert_allclose(plain["scores"](row), expected, atol=1e-5 * unit, rtol=0)
+        margins = np.sort(expected - (0 if model.decision is None or len(expected) == 1 else model.decision))
+        apart = margins[-1] - margins[-2] if len(margins) > 1 else abs(margins[0])
+        if kind not in ("a number", "no label") and apart > 1e-4:
+            assert plain["predict"](row) == classes[place]
+        if shares is not None:
+            np.testing.assert_allclose(plain["probabilities"](row), shares[place], atol=1e-5)
+    assert ("probabilities" in plain) == (model.loss.name in ("logistic", "softmax"))
+
+
+def test_it_imports_nothing_but_math_and_reads_texts_of_numbers() -> None:
+    text = MODELS["two classes", 0].as_python()
+    assert [line for line in text.splitlines() if "import" in line] == ["import math"]
+    plain = plain_of("two classes", 0)
+    row = {"age": 41.0, "pay": 3.0, "ward": "north", "grade": 2}
+    assert plain["scores"](row) == plain["scores"](row | {"age": "41", "pay": "3.0"})
+    assert plain["scores"](row | {"age": "4_1"}) == plain["scores"](row | {"age": math.nan})
+
+
+def test_a_row_without_a_number_is_refused_where_the_model_refuses_it() -> None:
+    encoding = Encoding(FEATURES, Signs("ill"))
+    plain: dict[str, Any] = {}
+    exec(Model(np.zeros(encoding.dimension), encoding, make_loss("logistic"), None).as_python(), plain)
+    with pytest.raises(ValueError, match="Expected a number in 'age', got another value"):
+        plain["predict"]({"age": "old", "pay": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        (Encoding(FEATURES, Signs("ill"), normalize=True), "normalize"),
+        (Encoding((Hashed("code", 4),), Signs("ill")), "'code'"),
+    ],
+)
+def test_what_plain_python_cannot_say_is_refused_by_name(encoding: Encoding, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Model(np.zeros(encoding.dimension), encoding, make_loss("logistic"), None).as_python()
+
+
+PATIENTS = 1500
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    """A tenth is ill."""
+    table = patients(PATIENTS, spread=10.0, above=120.0)
+    return table.assign(ill=np.where(table.ill, "yes", "no"))
+
+
+MODEL = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Classes("ill", ("no", "yes")))
+SHARES = LabelShares((0.96, 0.04), 0.001)
+MANY_ROWS = pd.DataFrame({"age": np.linspace(0, 100, 24), "ward": ["A", "B", "C"] * 8})
+
+
+def of_weights(weights: list[float], encoding: Encoding = MODEL, loss: Any = None, **more: Any) -> Model:
+    return Model(np.array(weights, np.float64), encoding, loss or make_loss("logistic"), None, **more)
+
+
+def test_share_is_the_rule_of_the_largest_mean_recall():
+    """Chances over shares: by the definition, row by row."""
+    model = of_weights([2.0, 0.3, -0.5, -1.5], MODEL, label_shares=SHARES)
+    wanted = np.array(["no", "yes"])[np.argmax(model.predict_proba(MANY_ROWS) / SHARES.shares, axis=1)]
+    assert model.predict(MANY_ROWS, threshold="share").tolist() == wanted.tolist()
+    assert replace(model, threshold="share").predict(MANY_ROWS).tolist() == wanted.tolist()
+    half = np.array(["no", "yes"])[(model.predict_proba(MANY_ROWS)[:, 1] > 0.5).astype(int)]
+    assert model.predict(MANY_ROWS).tolist() == half.tolist()
+    third = np.array(["no", "yes"])[(model.predict_proba(MANY_ROWS)[:, 1] > 0.3).astype(int)]
+    assert model.predict(MANY_ROWS, threshold=0.3).tolist() == third.tolist()
+
+
+def test_share_of_many_classes_gives_each_its_due_and_a_share_below_zero_is_two_errors():
+    rules = replace(MODEL, label=Classes("kind", (1, 2, 3)))
+    draw = np.random.Generator(np.random.Philox(5))
+    loss = make_loss("softmax", classes=3)
+    model = of_weights(draw.normal(size=12), rules, loss, label_shares=LabelShares((0.9, 0.12, -0.02), 0.01))
+    wanted = np.argmax(model.predict_proba(MANY_ROWS) / [0.9, 0.12, 0.02], axis=1) + 1
+    found = model.predict(MANY_ROWS, threshold="share")
+    assert found.tolist() == wanted.tolist()
+    assert found.dtype.kind == "i"
+    with pytest.raises(UsageError, match="'share' with 3 classes"):
+        model.predict(MANY_ROWS, threshold=0.3)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0, -1, 2.5, np.nan, True, "shares"])
+def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
+    with pytest.raises(UsageError, match="Expected a threshold in"):
+        of_weights([1.0, 0, 0, 0], label_shares=SHARES).predict(MANY_ROWS, threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("weights", "normalize", "always"),
+    [
+        ([1.0, 0.5, -0.5, -1.6], False, "no"),
+        ([1.0, 0.5, -0.5, -1.4], False, None),
+        ([0.0, 0.0, 0.0, 0.0], False, "no"),  # a score of zero is not above it
+        ([1.0, 0.5, -0.5, 1.6], True, "yes"),
+    ],
+)
+def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, normalize, always):
+    model = of_weights(weights, replace(MODEL, normalize=normalize), label_shares=SHARES)
+    assert model.always() == always
+    ages, wards = np.meshgrid([-50.0, 0, 40, 100, 1e9], ["A", "B", "C"])
+    rows = pd.DataFrame({"age": ages.ravel(), "ward": wards.ravel()})
+    if always is not None:
+        assert set(model.predict(rows)) == {always}
+    else:
+        assert len(set(model.predict(rows))) == 2
+    (warning,) = one_answer(model)
+    assert ("for every row" in warning) == (always is not None)
+    assert "--threshold share" in warning
+
+
+def estimator(**more: Any) -> PrivateLogisticRegression:
+    given = {"epsilon": 4.0, "bounds": (0, 100), "classes": ["no", "yes"], "random_state": 0, "items_per_user": 2}
+    return PrivateLogisticRegression(**given | {"algorithm": "one-pass-dp-sgd", "rounds": 3} | more)
+
+
+@pytest.mark.filterwarnings("ignore::quoron.sklearn.NoiseFromSeed")
+def test_estimators_weigh_by_row(people):
+    X, y, users = people[["age", "dose"]], people.ill, people.who
+    plain = estimator().fit(X, y, users)
+    weights = np.where(y == "yes", 9.0, 1.0)
+    by_row = estimator(most_weight=9, data_quality=0).fit(X, y, users, sample_weight=weights)
+    assert (by_row.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
+    assert (estimator(threshold="share").fit(X, y, users).predict(X) == "yes").any()
+    odd = weights.copy()
+    odd[:4] = [np.nan, -1.0, np.inf, 1e300]
+    assert np.isfinite(estimator(most_weight=9).fit(X, y, users, sample_weight=odd).coef_).all()
+
+
+def test_an_estimator_of_numbers_takes_weights_of_rows(people):
+    ridge = PrivateRidge(bounds=(0, 100), label_range=(0, 5), most_weight=3.0, random_state=0)
+    with pytest.warns(Warning, match="protects nobody"):
+        ridge.fit(people[["age"]], people.dose, people.who, sample_weight=np.full(len(people), 3.0))
+    assert ridge.model_.encoding.weight.most == 3.0
+
+
+def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
+    (tmp_path / "people").mkdir()
+    counted = people.assign(counts=people.ill.map({"no": 1, "yes": 8}))
+    pq.write_table(pa.Table.from_pandas(counted, preserve_index=False), tmp_path / "people" / "0.parquet")
+    models = []
+    for frame, rules in ((counted, config()), (None, configs.located(config("people"), tmp_path))):
+        model, _, _ = training.rehearse(rules, simulation_seed=3, frame=frame)
+        models.append(model)
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
+    plain, _, _ = training.rehearse(config(weight=None), simulation_seed=3, frame=people)
+    assert not np.array_equal(plain.weights, models[0].weights)
+
+
+def config(path: str = "frame", **more: Any) -> configs.Config:
+    table: dict[str, Any] = {"kind": "table", "path": path, "user": "who"}
+    table["label"] = {"column": "ill", "classes": ["no", "yes"]}
+    weight = {"column": "counts", "most": 8}
+    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "weight": weight} | more
+    method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import quoron
 from contracts.scenes import make_plan as scene_plan
 from cover import by_default
 from problems import changed, small
@@ -18,9 +19,10 @@ from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Plan, choose
 from quoron.presets import presets
 from quoron.reports.summary import Summary
+from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.references import ours
 from quoron_server.algorithms.spec import Calibrated, Factor, Guarantees, Policy
@@ -31,6 +33,7 @@ from quoron_server.schedule import Rounds, gradients
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
+from small_run import TOML
 from summaries import EXAMPLE
 
 
@@ -261,9 +264,6 @@ def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_s
         assert make_plan(wanted) == plan
 
 
-UNTRUSTED = ("privacy.trust_model=two-servers",)
-
-
 FEDERATED = """
 population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", items_per_user = 50, columns.numeric = { x = [-1.0, 1.0] } }
 privacy = { epsilon = 1.0, two_servers.epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
@@ -351,3 +351,88 @@ def planned_alone(name: str, *settings: str) -> Plan:
     """A preset's plan, without the rounds curve."""
     config, _ = sources.resolve(name, settings)
     return choose(config, setup(config, Path.cwd()).problem, alternatives=False)
+
+
+def test_few_users_are_taken_by_the_method_for_few_whatever_the_others_predict() -> None:
+    planned = settled(2_000)
+    assert planned.plan.algorithm == "whitened-tracking"
+    assert "everybody may be asked 13 times" in str(planned.choice)
+    assert settled(10_001).plan.algorithm == "whitened-tracking"
+
+
+@pytest.mark.parametrize("users", [9_999, 10_001, 20_000, 100_000, 1_000_000])
+def test_few_or_many_users_of_one_table_are_all_asked_in_every_round(users: int) -> None:
+    assert on_a_table(users).plan.algorithm == "whitened-tracking"
+
+
+UNTRUSTED = ("privacy.trust_model=two-servers",)
+LOCAL = {name for name, info in ALGORITHMS.items() if {"local", "two-servers"} & {*info.trust_models}}
+
+
+def planned_with(name: str, asked: str, *settings: str) -> Plan:
+    """The plan of one algorithm for so many users that most have one; no other is planned beside it."""
+    generous = ("privacy.epsilon=8", "population.users=20000", "algorithm.options={}", f"algorithm.name={name}")
+    config = configs.parse(TOML, settings=[*generous, f"privacy.trust_model={asked}", *settings])
+    return runs.prepare(config, Path.cwd(), alternatives=False).planned
+
+
+def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice() -> None:
+    config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
+    assert configs.parse(TOML).privacy.trust_model is None  # unless somebody says otherwise
+    planned = quoron.plan(config)
+    assert {each.algorithm for each in planned.candidates if each.plan} <= LOCAL
+    assert {each.plan.guarantee.trust_model for each in planned.candidates if each.plan} <= {"local", "two-servers"}
+    assert planned.choice is not None
+    assert "the coordinator is not trusted with answers" in planned.choice
+
+
+@pytest.mark.parametrize("asked", ["central-broadcast", "two-servers", "local"])  # of central-release nothing is asked
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_no_plan_needs_more_trust_than_is_given(name: str, asked: str) -> None:
+    order = ("central-release", "central-broadcast", "two-servers", "local", "none")
+    try:
+        plan = planned_with(name, asked).plan
+    except QuoronError:
+        return
+    assert order.index(plan.guarantee.trust_model) >= order.index(asked)
+
+
+def test_an_algorithm_of_two_trust_models_is_planned_in_the_one_that_is_asked_for() -> None:
+    """Outlier-iterates shows no iterate without noise only where each chain is one user long."""
+    with pytest.raises(ConfigError, match="got one of outlier-iterates of trust model central-release"):
+        planned_with("outlier-iterates", "central-broadcast")
+    planned = planned_with(
+        "outlier-iterates", "central-broadcast", *("algorithm.options.broadcast=true", "budget.rounds=3")
+    )
+    assert planned.plan.guarantee.trust_model == "central-broadcast"
+
+
+# Users of 8 items, 4 features, a generous promise: the filter is feasible with few users.
+BASE = [
+    "population.items_per_user=8",
+    "population.dimension=4",
+    "domain.radius=4.0",
+    "privacy.epsilon=8",
+    "privacy.delta=1e-3",
+]
+
+
+def ran(tmp_path, algorithm, *settings):
+    return quoron.simulate(algorithm=algorithm, seed=0, out=tmp_path / "run", settings=[*BASE, *settings])
+
+
+@pytest.mark.slow
+def test_a_few_outliers_are_filtered_and_do_no_harm(tmp_path):
+    attack = ("population.outliers.share=4e-5", "population.outliers.send=huge")
+    clean, attacked = (
+        ran(tmp_path / str(len(more)), "filtered-sgd", "population.users=64000", *more).summary.excess_risk
+        for more in ((), attack)
+    )
+    assert attacked < 2 * clean
+
+
+def test_predictions_are_within_a_factor_of_five_of_what_is_measured(tmp_path):
+    for algorithm, users in (("filtered-sgd", 64_000), ("one-pass-dp-sgd", 16_000), ("phased-sgd", 16_000)):
+        run = ran(tmp_path / algorithm, algorithm, f"population.users={users}")
+        found = run.plan.predicted_excess_risk or run.plan.guessed_excess_risk
+        assert run.summary.excess_risk / 5 < found < 5 * run.summary.excess_risk

@@ -1,5 +1,7 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
+import math
+import runpy
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -51,11 +53,14 @@ def same(left, right):
 
 
 class TestItems:
-    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("family", [*FAMILIES, "a table"])
     @settings(derandomize=True, deadline=None, max_examples=20)
-    @given(users=st.lists(st.integers(0, 999), min_size=1, max_size=12), unequal=st.booleans())
+    @given(users=st.lists(st.integers(0, 47), min_size=1, max_size=12), unequal=st.booleans())
     def test_items_do_not_depend_on_who_else_is_asked_or_in_which_order(self, family, users, unequal):
-        crowd = population(family, unequal_items=unequal, heterogeneity=0.1, outliers=Outliers(0.3))
+        if family == "a table":
+            crowd = clinic(outliers=Outliers(0.4, "shifted"))
+        else:
+            crowd = population(family, unequal_items=unequal, heterogeneity=0.1, outliers=Outliers(0.3))
         together = crowd.items(np.array(users))
         for slot, user in enumerate(users):
             alone = crowd.items(np.array([user]))
@@ -257,19 +262,6 @@ class TestEncoding:
         np.testing.assert_array_equal(bounded(batch, crowd.loss).features, batch.features)
 
 
-class TestUsers:
-    @settings(derandomize=True, deadline=None, max_examples=25)
-    @given(users=st.lists(st.integers(0, 47), min_size=1, max_size=10))
-    def test_items_do_not_depend_on_who_else_is_asked(self, users):
-        crowd = clinic(outliers=Outliers(0.4, "shifted"))
-        together = crowd.items(np.array(users))
-        for slot, user in enumerate(users):
-            rows = slice(together.offsets[slot], together.offsets[slot + 1])
-            alone = crowd.items(np.array([user]))
-            np.testing.assert_array_equal(together.features[rows], alone.features)
-            np.testing.assert_array_equal(together.labels[rows], alone.labels)
-
-
 class TestOptimum:
     @pytest.mark.parametrize(
         ("loss", "tolerance"),
@@ -308,17 +300,6 @@ class TestOptimum:
         np.testing.assert_allclose(crowd.optimum, slow.x, atol=1e-4)
         other = np.array([0.3, -0.1, 0.5, 0.0])
         assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(crowd.optimum), rel=1e-9)
-
-
-class TestMetrics:
-    @settings(derandomize=True, deadline=None, max_examples=50)
-    @given(pairs=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
-    def test_auc_counts_pairs_with_ties_as_half(self, pairs):
-        scores, positive = np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs])
-        if positive.all() or not positive.any():
-            return
-        gaps = scores[positive][:, None] - scores[~positive][None]
-        assert auc(scores, positive) == pytest.approx(np.mean(np.where(gaps > 0, 1.0, np.where(gaps == 0, 0.5, 0.0))))
 
 
 class TestErrors:
@@ -573,3 +554,57 @@ class TestRemarks:
         found = remarks(frame)
         assert len(found) == 3
         assert "10 % of the users have no row that can be used" in found[0]
+
+
+LINF = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "linf.py"))
+hardest_spread, lower_bound = LINF["hardest_spread"], LINF["lower_bound"]
+
+
+def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
+    """Exact mean excess risk, d = 1, A = D = 1, of the sign of the sum, told wrongly with chance `flip`; ties say 0."""
+
+    def given(mean: float) -> float:
+        heads = np.arange(coins + 1)
+        chances = stats.binom.pmf(heads, coins, (1 + mean) / 2)
+        value = (1 - 2 * flip) * np.sign(2 * heads - coins)
+        return abs(mean) - mean * float(chances @ value)
+
+    return float(integrate.quad(given, 0, spread)[0] / spread)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
+def test_randomised_response_does_not_beat_the_bound_with_privacy(epsilon) -> None:
+    # n users tell the sign of their one coin's majority with ε-DP as a whole: the sign of the sum, flipped.
+    flip = 1 / (1 + math.exp(epsilon))
+    for coins in (1, 3, 9):
+        sizes = {"users": 1, "items_per_user": coins, "dimension": 1}
+        for spread in (0.05, 0.2, 0.6, hardest_spread(**sizes, epsilon=epsilon, delta=1e-9)):
+            found = lower_bound(**sizes, epsilon=epsilon, delta=0.0, spread=spread)
+            assert found <= best_risk(coins, spread, flip)
+
+
+def test_the_bound_has_the_rates_of_theorem_23() -> None:
+    def hardest(n: int, m: int, d: int, epsilon: float) -> float:
+        sizes = {"users": n, "items_per_user": m, "dimension": d}
+        spread = hardest_spread(**sizes, epsilon=epsilon, delta=1e-15)
+        return lower_bound(**sizes, epsilon=epsilon, delta=1e-15, spread=spread)
+
+    few = hardest(1000, 10, 10_000, 0.1)  # d^1.5 / (n ε √m)
+    assert few / hardest(2000, 10, 10_000, 0.1) == pytest.approx(2, rel=0.03)
+    assert few / hardest(1000, 10, 2_500, 0.1) == pytest.approx(8, rel=0.03)
+    assert few / hardest(1000, 40, 10_000, 0.1) == pytest.approx(2, rel=0.03)
+    assert few / hardest(1000, 10, 10_000, 0.2) == pytest.approx(2, rel=0.03)
+    many = hardest(10**6, 10, 16, 1.0)  # d / √(nm)
+    assert many / hardest(4 * 10**6, 10, 16, 1.0) == pytest.approx(2, rel=0.03)
+    assert many == pytest.approx(0.171 * 16 / math.sqrt(10**7), rel=0.03)
+
+
+@pytest.mark.parametrize("coins", [1, 2, 5, 40, 400])
+@pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
+def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_close(coins, share) -> None:
+    spread = min(0.9, share * hardest_spread(users=coins, items_per_user=1, dimension=1, epsilon=50.0, delta=1e-9))
+    bound = lower_bound(users=coins, items_per_user=1, dimension=1, epsilon=math.inf, delta=0.0, spread=spread)
+    best = best_risk(coins, spread)
+    assert bound <= best
+    if share == 1.0:
+        assert best < 2.2 * bound

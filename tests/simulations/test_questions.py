@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
+from cover import by_default
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.planning.plans import Plan, RoundsCurve, choose, required_size, smallest
+from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
@@ -193,3 +195,59 @@ def test_a_limit_on_rounds_beside_exactly_so_many_is_refused() -> None:
         planned("budget.rounds=9", "budget.max_rounds=24")
     with pytest.raises(BudgetExceeded, match=r"Expected max_rounds <= 4 \(budget.max_rounds\), got 5"):
         planned("budget.max_rounds=4", "algorithm.options={ rounds = 5 }")
+
+
+def taking_rounds() -> list[str]:
+    return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
+
+
+def budgeted() -> tuple[list[str], list[str]]:
+    """Those with a number of rounds, and those that do not take long."""
+    names = [name for name in taking_rounds() if name != "one-round-least-squares"]
+    return names, [name for name in names if name not in ("median-sgd", "outlier-gd")]
+
+
+@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", by_default(*budgeted()))
+def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
+    chosen = [*MANY[1:], "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
+    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+        chosen.append("privacy.adjacency=zero-out")
+    if name == "median-sgd":
+        chosen += ["domain.kind=box", "loss.ridge=0.3"]
+    config, _ = sources.resolve("quickstart", chosen)
+    prepared = runs.prepare(config, Path.cwd(), alternatives=False)
+    plan = prepared.planned.plan
+    assert plan.cost.rounds == rounds
+    if plan.guarantee.trust_model != "none":
+        ALGORITHMS[name].verify(plan)
+
+
+@pytest.mark.parametrize(
+    "name", by_default(taking_rounds(), sorted({*taking_rounds()} - {"accelerated-erm", "outlier-gd"}))
+)
+def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more(name: str) -> None:
+    chosen = [*MANY, f"algorithm.name={name}"]
+    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+        chosen.append("privacy.adjacency=zero-out")
+    if name == "median-sgd":
+        chosen += ["domain.kind=box", "loss.ridge=0.3"]
+    last = math.inf
+    for most in (2, 4, 7):
+        config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
+        try:
+            plan = runs.prepare(config, Path.cwd(), alternatives=False).planned.plan
+        except Infeasible as error:
+            fewest = int(error.needs.removeprefix("budget.max_rounds >= "))
+            assert fewest > most
+            assert last == math.inf
+            assert planned_rounds(chosen, fewest) == fewest
+        else:
+            assert plan.cost.rounds <= most
+            assert (plan.guessed_excess_risk or 0.0) <= last
+            last = plan.guessed_excess_risk or math.inf
+
+
+def planned_rounds(chosen: list[str], most: int) -> int:
+    config, _ = sources.resolve("quickstart", [*chosen, f"budget.max_rounds={most}"])
+    return runs.prepare(config, Path.cwd(), alternatives=False).planned.plan.cost.rounds

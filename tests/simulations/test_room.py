@@ -62,14 +62,6 @@ class TestTheFirstRows:
         _, owners = group(shuffled, "who")
         assert np.flatnonzero(first_rows(owners, MOST)).tolist() == kept_of(shuffled, MOST)
 
-    def test_of_others_stay_where_one_user_has_other_rows(self, shuffled: pa.Table) -> None:
-        """For tables that differ in one user, whatever it holds, the items of everybody else are the same."""
-        one = np.array([who == "u00005" for who in shuffled["who"].to_pylist()])
-        many = pa.concat_tables([shuffled.filter(pa.array(one))] * 50 + [shuffled.filter(pa.array(~one))])
-        found = [each.take(pa.array(kept_of(each, MOST))) for each in (shuffled, many)]
-        of_others = [each.filter(pa.array([who != "u00005" for who in each["who"].to_pylist()])) for each in found]
-        assert repr(of_others[0].to_pylist()) == repr(of_others[1].to_pylist())  # NaN too
-
     @pytest.mark.parametrize("laid", [row_files.in_order, row_files.in_buckets])
     @pytest.mark.parametrize("small", [False, True])
     def test_of_a_folder_are_dealt(

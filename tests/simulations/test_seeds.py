@@ -28,8 +28,6 @@ from quoron_client.losses import make_loss
 from quoron_server.wording import sentence
 from small_run import TOML
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("simulations", "server", "client", "privacy")
 SIMULATED = "SIMULATED"
 
 
@@ -127,7 +125,6 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 
-@pytest.mark.usefixtures("planned_once")
 @pytest.mark.parametrize(
     "door", by_default(SAID, [each for each in SAID if each not in ("quoron.compare", "quoron.tune")])
 )

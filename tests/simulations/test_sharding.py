@@ -42,8 +42,6 @@ from quoron_server.rounds import Engine
 from quoron_server.storage.ledger import Ledger
 from row_files import RULES, described, in_buckets, rows
 
-pytestmark = pytest.mark.usefixtures("planned_once")
-
 D = 3
 
 

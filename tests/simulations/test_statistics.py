@@ -6,30 +6,36 @@ import json
 import math
 import tomllib
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import quoron
 import quoron_client.randomisers as client_gaussian
 import quoron_client.randomisers as client_hadamard
 import quoron_client.randomisers as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
+from committed import charges, limit
 from cover import by_default
 from quoron.cli.app import invoke
 from quoron.releases.bounds import find_bounds
 from quoron.releases.mean import PrivateMean, mean
+from quoron.releases.once import release_once, verify_gaussian
 from quoron.releases.statistics import statistics
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.means import private_range
-from quoron_privacy.noise.streams import SecureNoise
-from quoron_server.storage.database import Database
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.wording import ReleaseGuarantee
 
-pytestmark = pytest.mark.usefixtures("own_ledger")
+pytestmark = pytest.mark.usefixtures("ledger")
 USERS = 3000
 SEEDED = {"seed": 3}
 ALL = [
@@ -39,14 +45,6 @@ ALL = [
     "mean of cost by ward",
 ]
 DECLARED = {"numeric": {"cost": (0, 100)}, "categorical": {"ward": ["north", "south", "west"]}}
-
-
-@pytest.fixture
-def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The usual place of a lifetime ledger, for this test alone."""
-    path = tmp_path / "data" / "usual.sqlite"
-    monkeypatch.setenv("QUORON_LEDGER", str(path))
-    return path
 
 
 def frame() -> pd.DataFrame:
@@ -60,8 +58,8 @@ def frame() -> pd.DataFrame:
 
 
 def told(ledger: Path) -> list[dict]:
-    with Database(f"sqlite:///{ledger}") as database:
-        return PopulationLedger(database).rows()
+    with lifetime.opened(ledger) as kept:
+        return kept.rows()
 
 
 def test_items_weigh_one_each_up_to_the_declared_most():
@@ -84,15 +82,14 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
     assert 0 < moved[3] < 0.05
 
 
-def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
-    with lifetime.opened(own_ledger) as ledger:
-        ledger.limit("everyone", epsilon=1.0, delta=1e-5)
+def test_a_limit_without_room_tells_nothing(ledger, monkeypatch):
+    limit(ledger, epsilon=1.0, delta=1e-5)
     monkeypatch.setattr("quoron.releases.statistics.weigh", lambda *_: pytest.fail("a value was looked at"))
     monkeypatch.setattr("quoron.training.column_bounds.release", lambda *_: pytest.fail("a value was looked at"))
     for known in (DECLARED, {}):
         with pytest.raises(BudgetExceeded):
             statistics(frame(), ALL, user="who", epsilon=4.0, **known)
-    assert [row["kind"] for row in told(own_ledger)] == ["limit"]
+    assert [row["kind"] for row in told(ledger)] == ["limit"]
 
 
 @pytest.mark.parametrize("value", ["none of it a number", None, np.nan, np.inf])
@@ -112,13 +109,13 @@ def test_groups_that_no_two_dozen_users_share_are_none():
 
 
 @pytest.mark.parametrize("known", [DECLARED, {}])
-def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
+def test_under_zero_out_whether_somebody_is_there_is_private(known, ledger):
     found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, zero_out=5000, **known)
     assert found.users == 5000
     assert "adjacency zero-out" in found.statement
     everybody = found.of("count")[0]
     assert everybody.low < USERS < everybody.high < USERS + 200
-    assert told(own_ledger)[0]["payload"]["adjacency"] == "zero-out"
+    assert told(ledger)[0]["payload"]["adjacency"] == "zero-out"
 
 
 def test_under_zero_out_noise_is_less_and_whether_there_is_anybody_is_told_with_noise():
@@ -155,7 +152,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_table_is_refused_before_the_charge_or_answered(name, own_ledger):
+def test_a_hostile_table_is_refused_before_the_charge_or_answered(name, ledger):
     made, said = HOSTILE[name]
     known = {"user": "who", "epsilon": 2.0, "numeric": {"x": (0, 10)}}
     if said is None:
@@ -164,17 +161,15 @@ def test_a_hostile_table_is_refused_before_the_charge_or_answered(name, own_ledg
         return
     with pytest.raises((DataError, Infeasible), match=said):
         statistics(pd.DataFrame(made), ["mean of x", "median of x"], **known)
-    assert not own_ledger.exists()
+    assert not ledger.exists()
 
 
-def test_a_missing_column_is_a_data_error():
-    with pytest.raises(DataError, match="'price'"):
-        statistics(frame(), "mean of price", user="who", epsilon=1.0)
+def test_what_is_no_table_is_a_data_error():
     with pytest.raises(DataError, match="DataFrame"):
         statistics([[None], [3]], "mean of value", user="who", epsilon=1.0)
 
 
-def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
+def test_the_command_says_what_python_says(tmp_path, capsys, ledger):
     path = tmp_path / "visits.csv"
     frame().to_csv(path, index=False)
     words = ["--user", "who", "--epsilon", "2", "--numeric", "cost=0:100", "--categorical", "ward=north,south,west"]
@@ -205,25 +200,6 @@ def visits() -> pd.DataFrame:
     )
 
 
-def rows_of(path: Path) -> Path:
-    """The same, and a row without a user."""
-    visits().to_csv(path, index=False)
-    with path.open("a") as file:
-        file.write(",1,2,nobody,0,x\n")
-    return path
-
-
-def check(declared: dict) -> None:
-    assert declared["population"]["items_per_user"] == 4
-    numeric, categorical = (declared["population"]["columns"][kind] for kind in ("numeric", "categorical"))
-    assert -140 <= numeric["delay"][0] < -60
-    assert 140 < numeric["delay"][1] < 260
-    assert 1.2 < numeric["height"][0] < 1.6
-    assert 2.0 < numeric["height"][1] <= 2.4
-    assert categorical["ward"] == ["North", 'the "old" one', "Böblingen"] or len(categorical["ward"]) == 3
-    assert sorted(categorical["code"]) == [0, 1, 2]
-
-
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = visits().assign(nothing="?", zero=0)
     declaration = find_bounds(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
@@ -241,15 +217,14 @@ def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path:
         )
 
 
-def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
+def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(ledger: Path) -> None:
     declared = find_bounds(visits(), user="who", epsilon=2.0, numeric=["delay", "height"])
-    with Database(f"sqlite:///{own_ledger}") as opened:
-        (charge,) = PopulationLedger(opened).charges("everyone")
+    (charge,) = charges(ledger)
     assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
     assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
 
 
-def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_noise_is_drawn_twice_whatever_columns_are_called(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is looked at was drawn with the words of the noise of a column of that name."""
     drawn, plain = [], SecureNoise.stream
 
@@ -446,8 +421,7 @@ def test_the_place_of_users_is_found_from_the_fewest_users_on_in_nineteen_of_twe
 
 
 def test_the_forecast_is_logged_before_the_charge_and_printed_with_the_value(caplog, tmp_path):
-    with lifetime.opened(tmp_path / "l.sqlite") as ledger:
-        ledger.limit("everyone", epsilon=0.5, delta=1e-5)
+    limit(tmp_path / "l.sqlite", epsilon=0.5, delta=1e-5)
     with caplog.at_level("INFO", logger="quoron"), pytest.raises(BudgetExceeded):
         mean(ROWS, epsilon=1.0, bound=10.0, ledger=tmp_path / "l.sqlite")
     assert str(found(spread=None, method="auto").error) in caplog.text
@@ -485,10 +459,10 @@ def test_every_question_is_answered_for_one_price(declared):
     assert json.loads(json.dumps(found.as_json()))["users"] == USERS
 
 
-def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_ledger):
+def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(ledger):
     statistics(frame(), ALL, user="who", epsilon=4.0, population="clinic", **DECLARED)
     statistics(frame(), ALL, user="who", epsilon=4.0, population="clinic")
-    rows = told(own_ledger)
+    rows = told(ledger)
     assert [row["kind"] for row in rows] == ["charge", "release", "end"] * 2
     for charge in (rows[0]["payload"], rows[3]["payload"]):
         assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
@@ -514,3 +488,138 @@ def test_so_many_users_as_are_asked_for_do(epsilon):
     assert 30 < least < 4000 / epsilon
     with pytest.raises(Infeasible):
         call(least - 1)
+
+
+def test_bounds_are_charged_again_when_released_again_and_not_released_beyond_the_limit(ledger: Path) -> None:
+    limit(ledger, "patients", epsilon=10.0, delta=1e-5)
+    asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
+    find_bounds(visits(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
+    only = find_bounds(visits(), epsilon=3.0, **asked)
+    with pytest.raises(BudgetExceeded, match="patients"):
+        find_bounds(visits(), epsilon=10.5, **asked)
+    first, second = charges(ledger, "patients")
+    assert (first.epsilon, first.delta) == (2.0, 1e-6)
+    assert (second.epsilon, second.delta, second.mu) == (3.0, 1e-6, only.mu)
+    assert first.run != second.run
+
+
+@every
+def test_the_value_is_within_its_noise_of_the_mean_and_its_guarantee_the_one_that_was_asked_for(method):
+    mean = found(method=method, epsilon=4.0, delta=1e-5)
+    # Five coordinates, seven standard deviations: false alarm below 1e-10.
+    assert np.abs(mean.value - TRUTH).max() < 7 * mean.noise_scale
+    assert (mean.method, mean.epsilon, mean.delta) == (method, 4.0, 1e-5)
+    for said in ("(4, 1e-05)", "adjacency replace-one", "docs/privacy/private-mean.md"):
+        assert said in mean.statement
+
+
+@every
+def test_a_mean_is_charged_once_before_it_is_released_and_not_where_there_is_no_room(method, tmp_path):
+    more = {"bound": 10.0, "spread": 0.3, "method": method, "ledger": tmp_path / "ledger.sqlite", "seed": 1}
+    limit(tmp_path / "ledger.sqlite", epsilon=5.0, delta=1e-5)
+    with (
+        mock.patch.object(PopulationLedger, "release", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        mean(ROWS, epsilon=2.0, **more)  # killed when nothing is said yet: it is spent all the same
+    assert mean(ROWS, epsilon=2.0, **more).method == method
+    with pytest.raises(BudgetExceeded):
+        mean(ROWS, epsilon=2.0, **more)
+    assert [charge.epsilon for charge in charges(tmp_path / "ledger.sqlite")] == [2.0, 2.0]
+
+
+def test_a_robust_mean_of_users_who_do_not_agree_is_charged_and_its_silence_kept(tmp_path):
+    far = np.concatenate([ROWS[:10_000], ROWS[:10_000] + 5.0])
+    with pytest.raises(NothingReleased):
+        mean(far, epsilon=2.0, bound=20.0, spread=0.5, outliers=0.01, ledger=tmp_path / "ledger.sqlite")
+    assert len(charges(tmp_path / "ledger.sqlite")) == 1
+
+
+@pytest.mark.parametrize("users", [3, 50, 82])
+def test_the_users_that_a_robust_mean_asks_for_are_enough_and_one_fewer_are_not(users):
+    declared = {"bound": 10.0, "spread": 0.5, "outliers": 0.01}
+    with pytest.raises(Infeasible, match="needs users >=") as refused:
+        found(ROWS[:users, :3], **declared)
+    needed = refused.value.users
+    assert found(ROWS[:needed, :3], **declared).method == "robust"
+    with pytest.raises(Infeasible):
+        found(ROWS[: needed - 1, :3], **declared)
+
+
+PROMISE = ReleaseGuarantee.central(1.0, 1e-6, "figures", "docs/privacy/statistics.md#st1")
+
+
+def once(steps: list[Any], ledger: Path, seed: int | None = None, fails: bool = False) -> tuple[int, str]:
+    """Release 7, and note each step; at the draw with what the ledger holds by then."""
+
+    def verify() -> None:
+        steps.append("verify")
+        if fails:
+            raise VerificationError("Expected less, got more.")
+
+    def draw(noise: Any) -> tuple[int, dict[str, Any]]:
+        steps.append((type(noise), len(charges(ledger)) if ledger.exists() else 0))
+        return 7, {"seven": 7}
+
+    given: dict[str, Any] = {"mu": 0.1, "variation": 1e-30, "population": None, "ledger": ledger}
+    return release_once("seven", PROMISE, draw, verify, seed=seed, **given)
+
+
+def test_a_release_is_verified_then_charged_then_drawn(tmp_path: Path) -> None:
+    steps: list[Any] = []
+    value, statement = once(steps, tmp_path / "ledger.sqlite")
+    assert (value, steps) == (7, ["verify", (SecureNoise, 1)])
+    (charge,) = charges(tmp_path / "ledger.sqlite")
+    assert (charge.epsilon, charge.delta, charge.mu, charge.variation) == (1.0, 1e-6, 0.1, 1e-30)
+    assert statement.startswith("(1, 1e-06)-differential privacy for all items of any one user at once")
+
+
+def test_what_the_second_account_refuses_is_neither_charged_nor_drawn(tmp_path: Path) -> None:
+    steps: list[Any] = []
+    with pytest.raises(VerificationError):
+        once(steps, tmp_path / "ledger.sqlite", fails=True)
+    assert steps == ["verify"]
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_what_cannot_be_charged_is_not_drawn(tmp_path: Path) -> None:
+    steps: list[Any] = []
+    limit(tmp_path / "ledger.sqlite", epsilon=0.5, delta=1e-5)
+    with pytest.raises(BudgetExceeded):
+        once(steps, tmp_path / "ledger.sqlite")
+    assert steps == ["verify"]
+
+
+def test_with_a_seed_the_sentence_says_simulated_and_only_a_given_ledger_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Any] = []
+    value, statement = once(steps, tmp_path / "ledger.sqlite", seed=3)
+    assert (value, steps) == (7, ["verify", (SeededNoise, 1)])
+    assert statement.startswith("SIMULATED")
+    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "usual.sqlite"))
+    given: dict[str, Any] = {"seed": 3, "population": None, "ledger": None}
+    assert release_once("seven", PROMISE, lambda _: (7, {}), lambda: None, **given) == (7, statement)
+    assert not (tmp_path / "usual.sqlite").exists()
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 15.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
+def test_the_second_account_accepts_what_is_promised_and_no_more(epsilon: float, delta: float) -> None:
+    mu = gdp.mu_for(epsilon, delta)
+    verify_gaussian("private mean", mu * (1 - 1e-9), 1e-40, epsilon, delta)
+    with pytest.raises(Infeasible):
+        verify_gaussian("private mean", mu * (1 + 1e-7), 1e-40, epsilon, delta)
+
+
+@pytest.mark.parametrize("dimension", [1, 20])
+@pytest.mark.parametrize("epsilon", [0.05, 15.0])
+@pytest.mark.parametrize("delta", [1e-12, 0.1])
+def test_a_mean_is_calibrated_below_what_the_second_account_accepts(
+    epsilon: float, delta: float, dimension: int, tmp_path: Path
+) -> None:
+    values = np.zeros((200_000, dimension), np.float32)
+    quoron.mean(values, epsilon=epsilon, delta=delta, bound=1.0, method="clip", seed=0, ledger=tmp_path / "l.sqlite")
+    (charge,) = charges(tmp_path / "l.sqlite")
+    assert charge.mu is not None
+    assert Pair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta

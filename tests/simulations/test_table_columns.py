@@ -387,17 +387,3 @@ def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> N
     config = configs.located(configs.parse(toml("nowhere.csv")), place)
     with pytest.raises(ConfigError, match=r"or as a span .* for a federation.*found no such file. Write"):
         specify(config, run="r", users=2000, seconds=60)
-
-
-CONFIG = """
-[population]
-kind = "table"
-path = "{path}"
-user = "who"
-label = "sick"
-columns.numeric = {{ age = [0, 100] }}
-columns.categorical = {{ ward = ["Süd", "Nord"] }}
-{more}
-[privacy]
-epsilon = 2.0
-"""

@@ -1,5 +1,6 @@
 """`quoron train`: charged before it looks, secret noise, one release a round after any kill, nothing private left."""
 
+import gzip
 import json
 import os
 import signal
@@ -18,9 +19,9 @@ import pytest
 
 import dying
 import quoron
-from committed import committed
+from committed import charges, committed, limit
 from dying import Moment
-from patients import patients
+from patients import COLUMNS, patients
 from quoron.cli.app import invoke
 from quoron.data.users import Declared
 from quoron.engine.choice import KeyedRandomness
@@ -37,25 +38,59 @@ from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
 
-COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 
 
 @pytest.fixture
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    who, age, dose = np.repeat(np.arange(300), 4), draw.uniform(0, 100, 1200), draw.uniform(0, 5, 1200)
-    ill = draw.uniform(size=1200) < 1 / (1 + np.exp(-(age - 50) / 10 - dose + 2.5))
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
+    return patients(300, rows=4)
+
+
+TABLE = """
+[population]
+kind = "table"
+path = "{path}"
+user = "who"
+label = "ill"
+columns.numeric = {{ age = [0, 100], dose = [0, 5] }}
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 3 }}
+"""
+
+
+def command_on(name: str, folder: Path) -> list[str]:
+    """Train on a table of this folder, in `run`, for a lifetime account of its own."""
+    (folder / "people.toml").write_text(TABLE.format(path=name), encoding="utf-8")
+    place = ["--out", str(folder / "run"), "--set", f"train.ledger={folder / 'life.sqlite'}"]
+    return ["--quiet", "train", str(folder / "people.toml"), *place]
+
+
+def killed(moment: Moment, command: list[str]) -> None:
+    done = subprocess.run(dying.words(moment, "quoron", *command), capture_output=True, timeout=600)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def interrupted(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its second round."""
+    commit = Ledger.commit
+
+    def breaking(self: Ledger, round_: int, *given: Any) -> None:
+        if round_ == 1:
+            raise KeyboardInterrupt
+        commit(self, round_, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", breaking)
+        with pytest.raises(KeyboardInterrupt):
+            work()
 
 
 def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
     return quoron.train(people, out=out, **COLUMNS | QUICK | more)
-
-
-def charged(ledger: Path, population: str = "everyone") -> list[float]:
-    with lifetime.opened(ledger) as kept:
-        return [charge.epsilon for charge in kept.charges(population)]
 
 
 def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
@@ -74,18 +109,17 @@ def reading_items(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 
 
 def test_a_run_beyond_the_limit_is_refused_before_items_are_read(people, ledger, tmp_path, monkeypatch):
-    with lifetime.opened(ledger) as kept:
-        kept.limit("everyone", epsilon=7.0, delta=1e-4)
+    limit(ledger, epsilon=7.0, delta=1e-4)
     reading_items(monkeypatch, lambda: pytest.fail("items were read"))
     with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
-    assert charged(ledger) == []
+    assert charges(ledger) == []
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_path, monkeypatch):
     def looking() -> None:
-        assert charged(ledger, "clinic 7") == [8.0]
+        assert [each.epsilon for each in charges(ledger, "clinic 7")] == [8.0]
         raise InterruptedError
 
     reading_items(monkeypatch, looking)
@@ -112,23 +146,16 @@ def test_what_is_private_has_mode_0600_while_open_and_is_erased_at_the_end(peopl
 
 
 def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, ledger, tmp_path, monkeypatch):
-    whole, commit = train(people, tmp_path / "whole"), Ledger.commit
-
-    def breaking(self: Ledger, round_: int, *given: Any) -> None:
-        if round_ == 1:
-            raise KeyboardInterrupt
-        commit(self, round_, *given)
-
-    monkeypatch.setattr(Ledger, "commit", breaking)
-    with pytest.raises(KeyboardInterrupt):
-        train(people, tmp_path / "run")
-    monkeypatch.setattr(Ledger, "commit", commit)
+    whole = train(people, tmp_path / "whole")
+    interrupted(lambda: train(people, tmp_path / "run"), monkeypatch)
+    with pytest.raises(ConfigError, match=r"same call of quoron\.train"):
+        quoron.resume(tmp_path / "run")
     with pytest.raises(LedgerError, match="same table"):
         train(people.assign(age=people.age + 1), tmp_path / "run")
     again = train(people, tmp_path / "run")
     seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("whole", "run")]
     assert seeds[0] != seeds[1]  # public randomness is drawn anew
-    assert len(charged(ledger)) == 2
+    assert len(charges(ledger)) == 2
     with pytest.raises(ConfigError, match="of a complete one"):
         train(people, tmp_path / "run")
     assert quoron.resume(tmp_path / "run").model.weights.tolist() == again.model.weights.tolist()
@@ -148,42 +175,87 @@ def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, le
 )
 def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
-    (tmp_path / "people.toml").write_text(
-        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
-        "columns.numeric = { age = [0, 100], dose = [0, 5] }\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n"
-        '[algorithm]\nname = "dp-sgd-wor"\n[algorithm.options]\nrounds = 3\n',
-        encoding="utf-8",
-    )
-    out = tmp_path / "run"
-    command = [
-        "--quiet",
-        "train",
-        str(tmp_path / "people.toml"),
-        "--out",
-        str(out),
-        "--set",
-        f"train.ledger={tmp_path / 'life.sqlite'}",
-    ]
-    words = dying.words(Moment(at, "before", left=left), "quoron", *command)
-    killed = subprocess.run(words, capture_output=True, timeout=600)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    command, out = command_on("people.csv", tmp_path), tmp_path / "run"
+    killed(Moment(at, "before", left=left), command)
     before = committed(out)
     assert invoke(["resume", str(out)] if at == "end" else command) == 0
     after = committed(out)
     assert [number for number, _, _ in after.rounds] == [0, 1, 2]
     assert after.goes_on_from(before)
     assert np.linalg.norm(quoron.load(out).weights) > 0
-    assert len(charged(tmp_path / "life.sqlite")) == 1
+    assert len(charges(tmp_path / "life.sqlite")) == 1
     first = (out / "model.json").read_bytes()
     assert invoke(["resume", str(out)]) == 0
     assert (out / "model.json").read_bytes() == first
     assert not list(out.glob(".*.new"))
 
 
+def as_folder(people: pd.DataFrame, path: Path) -> None:
+    path.mkdir()
+    for part in range(4):
+        people[part * 300 : (part + 1) * 300].to_parquet(path / f"{part}.parquet")
+
+
+def packed(people: pd.DataFrame, path: Path) -> None:
+    path.write_bytes(gzip.compress(people.to_csv(index=False).encode("utf-16"), mtime=0))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("name", "write", "moment"),
+    [
+        ("t.csv.gz", packed, Moment("encode", "before")),
+        ("t.csv", lambda people, path: people.to_csv(path, index=False), Moment("encode", "after")),
+        ("folder", as_folder, Moment("encode", "after", left=3)),
+        ("folder", as_folder, Moment("commit", "before", round=1)),
+    ],
+)
+def test_a_run_that_is_killed_while_it_reads_goes_on_for_one_charge(name, write, moment, people, tmp_path, monkeypatch):
+    monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path))
+    write(people.astype({"ill": int}), tmp_path / name)
+    command, out = command_on(name, tmp_path), tmp_path / "run"
+    killed(moment, command)
+    assert not (out / "model.json").exists()
+    assert invoke(command) == 0
+    assert len(charges(tmp_path / "life.sqlite")) == 1
+    with Ledger.open(out / "ledger.sqlite") as own:
+        assert {number for number, _ in own.releases() if number >= 0} == {0, 1, 2}
+    assert quoron.load(out).promise is not None
+    left = [each for each in tmp_path.iterdir() if each.name.startswith((".", "quoron"))]
+    assert not left  # nothing of a killed reading lies about
+
+
+def rows(out: Path) -> Any:
+    given = {"users": 6, "dimension": 2, "epsilon": 4.0, "delta": 1e-3, "clip_norm": 1.0, "radius": 2.0}
+    given |= {"algorithm": "one-pass-dp-sgd", "smoothness": 1.0, "options": {"rounds": 3}}
+    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), out=out, **given)
+
+
+@pytest.mark.parametrize("kind", ["table", "rows"])
+def test_a_run_whose_ledger_was_restored_from_a_copy_ends_and_its_charge_stays(
+    kind, people, ledger, tmp_path, monkeypatch, capsys
+):
+    def work(name: str) -> Any:
+        return rows(tmp_path / name) if kind == "rows" else train(people, tmp_path / name)
+
+    interrupted(lambda: work("run"), monkeypatch)
+    (tmp_path / "run" / "ledger.sqlite-acknowledged").unlink()
+    with pytest.raises(LedgerError, match="found none: the file was copied"):
+        work("run")
+    assert invoke(["admin", "restore", str(tmp_path / "run" / "ledger.sqlite")]) == 0
+    assert "run: ended" in capsys.readouterr().out
+    for _ in "ab":
+        with pytest.raises(LedgerError, match="has ended and its noise key is erased"):
+            work("run")
+    (first,) = charges(ledger)
+    work("new")
+    assert [each.promise for each in charges(ledger)] == [first.promise] * 2
+
+
 def test_runs_that_fit_at_once_all_finish_and_are_all_charged(people, ledger, tmp_path):
     with ThreadPoolExecutor(4) as threads:
         done = [*threads.map(lambda name: train(people, tmp_path / str(name)), range(4))]
-    assert len(charged(ledger)) == 4
+    assert len(charges(ledger)) == 4
     assert len({trained.summary.run for trained in done}) == 4
 
 
@@ -200,15 +272,7 @@ def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
     given = [sys.executable, "-c", program, str(tmp_path / "people.parquet")]
     running = [subprocess.Popen([*given, str(tmp_path / name), str(life)]) for name in "ab"]
     assert [each.wait() for each in running] == [0, 0]
-    assert len(charged(life)) == 2
-
-
-def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(Ledger, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        train(people, tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"same call of quoron\.train"):
-        quoron.resume(tmp_path / "run")
+    assert len(charges(life)) == 2
 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
@@ -233,7 +297,7 @@ def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, peopl
     name = {} if "algorithm" not in setting else {"algorithm": "sgd", "settings": []}
     with pytest.raises(ConfigError, match=said):
         train(people, tmp_path / "run", **{"settings": [setting]} | name)
-    assert charged(ledger) == []
+    assert charges(ledger) == []
 
 
 def test_categories_that_are_not_declared_are_bought_with_a_share_of_mu_or_refused(people, ledger, tmp_path):
@@ -365,8 +429,7 @@ def test_a_file_that_was_put_back_is_verified_from_the_first_row(tmp_path, count
     del counted[:]
     charge(path, "third")
     assert counted == [1]
-    with lifetime.opened(path) as ledger:
-        assert [each.run for each in ledger.charges("everyone")] == ["first", "third"]
+    assert [each.run for each in charges(path)] == ["first", "third"]
 
 
 PATIENTS = 1000

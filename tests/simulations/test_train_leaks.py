@@ -236,29 +236,29 @@ def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
     assert differing(neighbour, "folder") == []
 
 
-def test_a_plan_with_items_per_user_from_the_table_is_caught(
-    differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+def counted_items(held: table.TableRows) -> table.TableRows:
+    most = int(np.bincount(held._marks[0][0]).max())
+    return replace(held, declared=replace(held.declared, items_per_user=most))
+
+
+def counted_users(held: table.TableRows) -> table.TableRows:
+    owners, marks = held._marks[0]
+    users = np.unique(owners[marks[:, 0] & 1 == 0])
+    return replace(held, declared=replace(held.declared, users=len(users)), items=held.items.of(users))
+
+
+@pytest.mark.parametrize(
+    ("broken", "neighbour"), [(counted_items, "ten times the rows"), (counted_users, "nothing at all")]
+)
+def test_a_plan_with_items_or_users_counted_in_the_table_is_caught(
+    broken: Callable[..., table.TableRows],
+    neighbour: str,
+    differing: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def reading(config: Any, base: Path, frame: Any = None, **given: Any) -> table.TableRows:
-        held = table.load_rows(config, base, frame, **given)
-        most = int(np.bincount(held._marks[0][0]).max())
-        return replace(held, declared=replace(held.declared, items_per_user=most))
-
-    monkeypatch.setattr(run, "load_rows", reading)
-    assert "run/plan.json" in differing("ten times the rows", twin=True)
-
-
-def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
-    differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def counting(config: Any, base: Path, frame: Any = None, **given: Any) -> table.TableRows:
-        held = table.load_rows(config, base, frame, **given)
-        owners, marks = held._marks[0]
-        users = np.unique(owners[marks[:, 0] & 1 == 0])
-        return replace(held, declared=replace(held.declared, users=len(users)), items=held.items.of(users))
-
-    monkeypatch.setattr(run, "load_rows", counting)
-    assert "run/plan.json" in differing("nothing at all", twin=True)
+    """The most rows of a user; or users once rows were dropped."""
+    monkeypatch.setattr(run, "load_rows", lambda *given, **named: broken(table.load_rows(*given, **named)))
+    assert "run/plan.json" in differing(neighbour, twin=True)
 
 
 def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
@@ -267,7 +267,7 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
     write_files = run.result.write
 
     def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
-        folder.write_text("inputs", run.digest_of(prepared.setup.rows.items).hex())
+        folder.write_text("inputs", run.digest_of(prepared.setup.held.items).hex())
         return write_files(prepared, folder, *given)
 
     monkeypatch.setattr(run.result, "write", keeping)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import quoron
 from audits.harness import epsilon_lower_bound
-from flower.plugged import CLIP, DIMENSION, SMALL, Killed
+from committed import limit
+from flower.plugged import CLIP, DIMENSION, SMALL, Killed, dying
 from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
@@ -44,6 +45,7 @@ from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import SEEDED, TEXTS, sentence
 
+pytestmark = pytest.mark.usefixtures("account")
 USERS = 6
 FIT = tuple(SMALL)
 OWN_POINTS = np.random.default_rng(0).normal(0.3, 0.1, (USERS, DIMENSION))
@@ -52,14 +54,6 @@ OWN_POINTS = np.random.default_rng(0).normal(0.3, 0.1, (USERS, DIMENSION))
 def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
     """Gradients of half the squared distance to a point of each user's own."""
     return point - OWN_POINTS[users]
-
-
-@pytest.fixture(autouse=True)
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "own" / "lifetime.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
-    return path
 
 
 def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> TrainedRows[Any]:
@@ -191,19 +185,9 @@ def test_a_killed_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path)
         return pulls(users, point)
 
     whole = trained(tmp_path / "whole", counting, name).model
-    in_all, left = calls, 0
-
-    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
-        return pulls(users, point)
-
-    for left in range(1, in_all + 1):
+    for number in range(1, calls + 1):
         with pytest.raises(Killed):
-            trained(tmp_path / f"{left}", dying, name)
-    for number in range(1, in_all + 1):
+            trained(tmp_path / f"{number}", dying(pulls, number), name)
         again = trained(tmp_path / f"{number}", name=name).model
         np.testing.assert_array_equal(again, whole)
         complete = trained(tmp_path / f"{number}", lambda users, point: pytest.fail("asked"), name)
@@ -211,24 +195,17 @@ def test_a_killed_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path)
 
 
 def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_by_name(tmp_path: Path) -> None:
-    begun, dies = np.array([0.25, -0.5, 1e-17]), [True]
-
-    def dying(users: Any, point: Any) -> Any:
-        if dies:
-            raise Killed
-        return pulls(users, point)
-
+    begun = np.array([0.25, -0.5, 1e-17])
     whole = trained(tmp_path / "whole", start=begun).model
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, start=begun)
-    dies.clear()
+        trained(tmp_path / "run", dying(pulls, 1), start=begun)
     with pytest.raises(LedgerError, match="Different here: start"):
-        trained(tmp_path / "run", dying, start=begun + 1e-12)
-    np.testing.assert_array_equal(trained(tmp_path / "run", dying).weights, whole)
-    np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).weights, whole)
+        trained(tmp_path / "run", start=begun + 1e-12)
+    np.testing.assert_array_equal(trained(tmp_path / "run").weights, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", start=begun).weights, whole)
     (tmp_path / "run" / "start.npz").write_bytes(b"PK broken")
     with pytest.raises(LedgerError, match=r"Expected the start of the run in .*start\.npz, got a file that cannot"):
-        trained(tmp_path / "run", dying)
+        trained(tmp_path / "run")
 
 
 def test_other_settings_are_another_run(tmp_path: Path) -> None:
@@ -323,13 +300,8 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     """Users of whom nobody knows that their rows are a thousand times as long as 1; a killed run goes on the same."""
     draw = np.random.default_rng(2)
     points = draw.normal(3.0, 0.5, (3000, DIMENSION))
-    calls, dies = 0, 0
 
     def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == dies:
-            raise Killed
         return 1000.0 * (point - points[users])
 
     options = {"rounds": 40, "rate": 0.5, "step_size": 1e-3, "clip": "adaptive", "optimiser": "momentum"}
@@ -337,32 +309,21 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     run = {"users": 3000, "clip_norm": None, "options": options, "name": "dp-sgd-wor", "radius": 9.0}
     whole = trained(tmp_path / "whole", rows, smoothness=None, **run)
     assert np.linalg.norm(whole.model - points.mean(axis=0)) < 0.5
-    calls, dies = 0, 17
     with pytest.raises(Killed):
-        trained(tmp_path / "killed", rows, smoothness=None, **run)
+        trained(tmp_path / "killed", dying(rows, 17), smoothness=None, **run)
     np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).weights, whole.weights)
 
 
 def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, account: Path) -> None:
-    with lifetime.opened(account) as kept:
-        kept.limit("patients", epsilon=5.0, delta=1e-2)
+    limit(account, "patients", epsilon=5.0, delta=1e-2)
     with pytest.raises(BudgetExceeded):
         trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, population="patients")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
-    calls = 0
-
-    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise Killed
-        return pulls(users, point)
-
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, seed=None)
+        trained(tmp_path / "run", dying(pulls, 2), seed=None)
     with pytest.raises(LedgerError, match="it began with another"):
         trained(tmp_path / "run", seed=None, smoothness=0.5)
     model = trained(tmp_path / "run", seed=None).model

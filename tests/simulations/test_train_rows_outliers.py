@@ -10,8 +10,8 @@ import pytest
 import quoron
 from audits.harness import epsilon_lower_bound
 from cover import by_default
-from flower.plugged import Killed
-from quoron.training import lifetime, memory
+from flower.plugged import Killed, dying
+from quoron.training import memory
 from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.noise.streams import SeededNoise
@@ -20,16 +20,11 @@ from quoron_privacy.robust.outlier_mean import OutlierMean, neighbour_counts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
 
+pytestmark = pytest.mark.usefixtures("account")
 USERS, OUTLIERS = 300, 4
 POINTS = np.random.default_rng(0).normal(0.3, 0.05, (USERS, 3))
 POINTS[:OUTLIERS] = 1e5
 OPTIONS = {"rounds": 3, "step_size": 0.9, "radius": 1.0, "suffix": 1}
-
-
-@pytest.fixture(autouse=True)
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own" / "lifetime.sqlite"))
-    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
 
 
 def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -44,18 +39,9 @@ def trained(out: Path, compute: Any = pulls, **changed: Any) -> TrainedRows[Any]
 def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = 0
-
-    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise Killed
-        return pulls(users, point)
-
     whole = trained(tmp_path / "whole").model
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying)
+        trained(tmp_path / "run", dying(pulls, 2))
     monkeypatch.setattr(memory, "free_memory", lambda: 0)  # it was made sure of when the run began, and is charged
     with pytest.raises(RunError, match="memory for the answers of a round"):
         trained(tmp_path / "new")

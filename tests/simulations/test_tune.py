@@ -19,7 +19,6 @@ import pytest
 import dying
 import quoron
 from dying import Moment
-from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
 from quoron.run_folder import Identity
 from quoron.training import lifetime, tuning
@@ -282,25 +281,6 @@ class TestTheClock:
         padded, plain = ([self.counted(seed, padded=each) for seed in range(20)] for each in (True, False))
         assert {each[0] for each in padded} == {20}
         assert [each[1:] for each in padded] == [each[1:] for each in plain]
-
-
-class TestTheCommand:
-    @pytest.fixture
-    def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
-        table().to_csv(tmp_path / "t.csv", index=False)
-        return [
-            *("tune", "t.csv", "--user", "user", "--label", "y", "--numeric", "a=0:1", "--numeric", "b=-1:1"),
-            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "mean=4"),
-            *("--vary", "loss.ridge=[0, 1]", "--out", "run"),
-        ]
-
-    def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
-        with pytest.raises(Killed), ending(tuning.TableSearch, "perform", "after", 1):
-            invoke([*files, "--json"])
-        assert invoke(["resume", "run", "--json"]) == 0
-        assert charges(tmp_path) == [(4.0, 1e-5)]
 
 
 @pytest.mark.programs

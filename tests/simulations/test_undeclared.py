@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 
 import quoron
+from committed import charges
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, estimates_bounds, from_tree
@@ -28,11 +30,10 @@ from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
-from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
+from quoron_privacy.errors import ConfigError, DataError, NothingReleased
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
-from undeclared import QUICK, USERS, charges, crowd, train
+from undeclared import QUICK, USERS, crowd, train
 
 
 @pytest.fixture
@@ -180,8 +181,12 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
         for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
     ]
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
-    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").estimated}
-    assert found["born"].startswith("dates, years ")
+    table = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
+    found = {line.column: line.value for line in train(table, tmp_path / "run").estimated}
+    for name in ("born", "text"):
+        first, last = map(int, found[name].removeprefix("dates, years ").split(" to "))
+        assert 1890 <= first <= 1940
+        assert 1980 <= last <= 2110
 
 
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
@@ -391,8 +396,8 @@ def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_sim
         assert len(found) == (robust and slope == 30.0)
 
 
-@pytest.mark.parametrize("kind", ["folder", "frame of dates", "reader"])
-def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["folder", "reader"])
+def test_folders_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
     source: Any = people
     table = pa.Table.from_pandas(people, preserve_index=False)
     if kind == "folder":
@@ -403,23 +408,9 @@ def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, l
         source = configs.from_tree(
             {"population": {"kind": "table", "path": str(tmp_path / "people"), "user": "who", "label": "ill"}}
         )
-    elif kind == "reader":
-        source = table.to_reader()
     else:
-        born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
-        source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
+        source = table.to_reader()
     more = {} if kind != "folder" else {"user": None, "label": None}
     given = dict(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
     found = {line.column: line.value for line in quoron.train(source, **given).estimated}
     assert found["ill"] == "classes = no, yes"
-    if kind == "frame of dates":
-        for name in ("born", "text"):
-            first, last = map(int, found[name].removeprefix("dates, years ").split(" to "))
-            assert 1890 <= first <= 1940
-            assert 1980 <= last <= 2110
-
-
-def test_too_few_users_are_refused_before_the_charge(ledger, tmp_path):
-    with pytest.raises(Infeasible, match="users"):
-        train(crowd(60), tmp_path / "run", epsilon=1.0)
-    assert not ledger.exists() or not charges(ledger)

@@ -13,6 +13,7 @@ import pytest
 
 import dying
 import quoron
+from committed import charges
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.data import index
@@ -24,10 +25,10 @@ from quoron_client.data.users import Numbering
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
 from quoron_privacy.histograms.held_out import HeldOut
 from quoron_privacy.histograms.private_bounds import EstimatedBounds
-from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
+from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, PREFACE
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from undeclared import TABLE, charges, crowd, estimates, train
+from undeclared import TABLE, crowd, estimates, train
 
 
 @pytest.fixture
@@ -206,23 +207,48 @@ def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wro
     assert train(people, tmp_path / "run").estimated
 
 
+STEPS = ("charge", "bounds", "plan", "quality", "finish")
+RELEASED = {ESTIMATES: "bounds", PREFACE: "quality", EVALUATED: "finish"}  # by the step that commits it
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", ["charge", "bounds", "plan", "quality", "finish"])
-def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
+@pytest.mark.parametrize("at", STEPS)
+def test_a_program_that_is_killed_around_a_purchase_a_look_or_an_evaluation_releases_each_once_for_one_charge(
+    at, when, people, ledger, tmp_path
+):
+    """Before a commit nobody has seen what was drawn; after it, it is what it was."""
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
-    command = ["--quiet", "train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run")]
+    out = tmp_path / "run"
+    command = ["--quiet", "train", str(tmp_path / "people.toml"), "--out", str(out), "--holdout", "0.2"]
     dead = subprocess.run(
         dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
     )
-    assert dead.returncode == -signal.SIGKILL
-    kept = estimates(tmp_path / "run") if at != "charge" else None
-    trained = quoron.resume(tmp_path / "run")
+    assert dead.returncode == -signal.SIGKILL, dead.stderr.decode()
+
+    def released() -> dict[int, Any]:
+        with Ledger.open(out / "ledger.sqlite") as own:
+            return {number: own.released(number) for number in RELEASED}
+
+    kept = released() if at != "charge" else dict.fromkeys(RELEASED)
+    committed = STEPS.index(at) + (when == "after")
+    assert [kept[number] is not None for number in RELEASED] == [
+        STEPS.index(step) < committed for step in RELEASED.values()
+    ]
+    trained = quoron.resume(out)
     assert len(charges(ledger)) == 1
-    assert kept is None or estimates(tmp_path / "run") == kept
-    assert (kept is None) == (at == "charge" or (at, when) == ("bounds", "before"))
     assert trained.estimated
+    assert trained.evaluation == quoron.load(out).evaluation
+    assert trained.evaluation.users == 300
+    assert all(value in (None, released()[number]) for number, value in kept.items())
+    with Ledger.open(out / "ledger.sqlite") as own:
+        told = [(number, entry.mechanism) for number, entry in own.releases() if number < 0]
+    assert [mechanism for number, mechanism in told if number == PREFACE] == ["data-quality"]
+    assert [mechanism for number, mechanism in told if number == EVALUATED] == [
+        "held-out-places",
+        "held-out-figures",
+    ]
 
 
 def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(people, ledger, tmp_path, monkeypatch):

@@ -58,6 +58,7 @@ def test_what_a_run_did_is_shown_again_from_its_folder_in_ten_lines_or_whole(quo
     assert "chosen" in shown_again(quoron, "search")
     assert all(name in shown for name in package.load("run").encoding.names)
     assert package.resume("run").statement in " ".join(shown.split())
+    assert all(quoron("resume", folder).code == 0 for folder in ("run", "search"))
 
 
 def test_a_model_file_is_enough_elsewhere(

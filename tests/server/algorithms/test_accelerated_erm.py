@@ -20,11 +20,6 @@ NAME = "accelerated-erm"
 INFO = ALGORITHMS[NAME]
 
 
-def slow(options):
-    """Each of its options is in another combination."""
-    return pytest.param(options, marks=pytest.mark.slow)
-
-
 COMBINATIONS = [
     {},
     {"cohort": 250},

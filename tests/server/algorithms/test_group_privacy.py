@@ -1,19 +1,14 @@
 """Methods over items: what one user's items move, where places lie, which plans are refused."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
-from one_epoch_reference import Silent
 from problems import changed
-from quoron_client.compute.work import placed_gradient
-from quoron_client.data.items import ItemBatch
-from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
@@ -22,50 +17,6 @@ from quoron_server.plan import Privacy
 def planned(name, problem=PROBLEM, privacy=PRIVACY, **options):
     info = ALGORITHMS[name]
     return info.plan(problem, privacy, info.options(**options), "calibrated", 7)
-
-
-def crowd(users, items, seed=1):
-    """Logistic users: features of norm one, labels ±1, and half of the users with fewer items than places."""
-    rng = np.random.default_rng(seed)
-    counts = np.where(rng.random(users) < 0.5, items, rng.integers(1, items + 1, users))
-    rows = rng.standard_normal((int(counts.sum()), 3))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows, np.sign(rng.standard_normal(len(rows))), np.concatenate(([0], np.cumsum(counts)))
-
-
-class People:
-    """Answers with the real gradients of real items; some never answer."""
-
-    def __init__(self, rows, labels, offsets, absent=()):
-        self.batch = ItemBatch(rows, labels, offsets.astype(np.int64))
-        self.absent = np.array(sorted(absent), np.int64)
-
-    def ask(self, question):
-        values = placed_gradient(Logistic(), self.batch.of(question.cohort), question.task)
-        status = np.where(np.isin(question.cohort, self.absent), Status.MISSING, Status.ANSWERED).astype(np.uint8)
-        return Answers(np.where(status[:, None] == Status.ANSWERED, values, 0.0), status)
-
-    def with_user(self, user, sign):
-        """The neighbour: one user's items all in one direction, as many as places."""
-        b = self.batch
-        parts = [slice(i, j) for i, j in pairwise(b.offsets.tolist())]
-        rows = [b.features[part] for part in parts]
-        labels = [b.labels[part] for part in parts]
-        rows[user], labels[user] = np.tile([[1.0, 0.0, 0.0]], (4, 1)), np.full(4, sign)
-        sizes = [len(each) for each in labels]
-        return People(np.concatenate(rows), np.concatenate(labels), np.cumsum([0, *sizes]), self.absent.tolist())
-
-
-def released(plan, people):
-    """The releases of all phases without noise."""
-    algorithm = ALGORITHMS[plan.algorithm].maker(plan)
-    state, found = algorithm.init(), []
-    while (question := algorithm.request(state, Silent())) is not None:
-        update = algorithm.update(state, people.ask(question), Silent())
-        state = update.state
-        if update.releases:
-            found.append(state.released)
-    return np.array(found)
 
 
 def test_no_place_is_asked_for_twice_and_each_user_is_asked_as_often_as_told():

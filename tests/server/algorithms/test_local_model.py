@@ -22,7 +22,6 @@ from quoron_server.algorithms.acsa import response
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
 LINEAR = changed(MANY_ITEMS, smoothness=0.0, link_curvature=0.0, curvature="unknown", typical_curvature=None)
-ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
 class Silent:

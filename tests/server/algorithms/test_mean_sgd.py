@@ -22,7 +22,6 @@ from renyi import renyi_ceiling
 
 MEAN, RECENTRED = ALGORITHMS["mean-sgd"], ALGORITHMS["recentred-sgd"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)  # users so alike that a private range pays for itself
-ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
 def planned(problem=PROBLEM, privacy=PRIVACY, info=RECENTRED, **options):

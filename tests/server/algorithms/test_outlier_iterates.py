@@ -1,7 +1,5 @@
 """Chains, isolated points, releases and promises of `outlier-iterates`, against loops that follow the paper's lines."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.smooth_test import SmoothTest
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 
@@ -155,34 +152,3 @@ def test_a_phase_of_scattered_chains_releases_nothing_and_says_so():
     states, updates = drive(algorithm, engine)
     np.testing.assert_array_equal(algorithm.model(states[-1]), np.zeros(3))
     assert [update.public["halted"] for update in updates] == [True] * 3
-
-
-def tampered(plan):
-    p = plan.parameters
-    first = p.phases[0]
-    test, mean = first.release.test, first.release.mean
-
-    def phase(**change):
-        return replace(plan, parameters=replace(p, phases=(replace(first, **change), *p.phases[1:])))
-
-    def released(**change):
-        return phase(release=replace(first.release, **change))
-
-    table = (*test.table[:-2], test.table[-1], test.table[-1])
-    printed = replace(mean, ramp_low=mean.cohort_size // 2, ramp_high=2 * mean.cohort_size // 3, kind="random")
-    return {
-        "less noise": phase(release_scale=first.release_scale * 0.999),
-        "a wider radius": phase(radius=first.radius * 1.001),
-        "a lower noise multiplier": released(noise_multiplier=first.release.noise_multiplier * 0.9),
-        "a steeper ladder": released(test=SmoothTest(test.cohort_size, test.core, table)),
-        "a lower core": released(test=SmoothTest(test.cohort_size, test.core - 1, test.table)),
-        "another cohort": replace(plan, parameters=replace(p, cohort_size=p.cohort_size - 1)),
-        "the printed ramp": released(mean=printed),
-        "a smaller shift": released(mean=replace(mean, shifts=(mean.shifts[0] * 0.99,))),
-        "a smaller delta": replace(plan, guarantee=replace(plan.guarantee, delta=plan.guarantee.delta / 2)),
-        "a smaller epsilon": replace(plan, guarantee=replace(plan.guarantee, epsilon=plan.guarantee.epsilon * 0.9)),
-        "private broadcasts": replace(plan, guarantee=replace(plan.guarantee, trust_model="central-broadcast")),
-        "fewer users": replace(plan, problem=replace(plan.problem, users=plan.cost.messages - 1)),
-        "another cost": replace(plan, cost=replace(plan.cost, rounds=plan.cost.rounds - 1)),
-        "averages of users not asked": phase(averaged=first.users + 1),
-    }

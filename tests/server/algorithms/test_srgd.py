@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audits.harness import Still
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from one_epoch_reference import FAMILY, Silent, Users, drive, made, planned, reference, released_sums, strategy
+from one_epoch_reference import FAMILY, Users, drive, made, planned, reference, released_sums, strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import VerificationError
@@ -24,7 +25,7 @@ every_algorithm = pytest.mark.parametrize("name", FAMILY)
 CASES = [(name, how) for name in SUMMED for how in ("blt", "banded", "tree")]
 
 
-@pytest.mark.parametrize("noise", [Silent(), SeededNoise(3)], ids=["without noise", "with noise"])
+@pytest.mark.parametrize("noise", [Still(), SeededNoise(3)], ids=["without noise", "with noise"])
 @pytest.mark.parametrize(("name", "factorisation"), [*CASES, ("accelerated-sgd", "blt")])
 def test_each_algorithm_is_its_box(name, factorisation, noise):
     # the clip cuts some users, the projection is active, one in ten is absent

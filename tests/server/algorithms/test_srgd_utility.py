@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from audits.harness import Still
 from contracts.scenes import PROBLEM
-from one_epoch_reference import FAMILY, Silent, drive, made, planned, strategy
+from one_epoch_reference import FAMILY, drive, made, planned, strategy
 from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
@@ -143,7 +144,7 @@ def test_the_predicted_risk_is_the_measured_one_on_an_isotropic_quadratic(name, 
     optimum = np.full(runs, start)
     noise = SeededNoise(5)
     if part in ("start", "users"):
-        noise, p = Silent(), replace(p, noise_scale=1.0, sensitivity=1.0)
+        noise, p = Still(), replace(p, noise_scale=1.0, sensitivity=1.0)
     algorithm = made(replace(plan, parameters=p))
     model = algorithm.model(drive(algorithm, Parallel(h, optimum, spread), noise)[-1])
     measured = h / 2 * np.sum((model - optimum) ** 2)
