@@ -83,7 +83,7 @@ CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENT
 DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
-def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
+def merged(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """Return all of them, each once, in the order of their kinds; those of one kind in the order given."""
     return tuple(sorted(dict.fromkeys(fact for part in parts for fact in part), key=lambda fact: _ORDER[fact.kind]))
 

@@ -21,7 +21,7 @@ from quoron_privacy.errors import (
     probability,
 )
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters, together
+from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters, merged
 from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage, PlannedRelease, Schedule, numbers_up
 
@@ -278,7 +278,7 @@ class RunPlan:
     def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
         """Return the same plan with a guarantee under more assumptions."""
         guarantee = self.guarantee
-        return replace(self, guarantee=replace(guarantee, assumptions=together(guarantee.assumptions, more)))
+        return replace(self, guarantee=replace(guarantee, assumptions=merged(guarantee.assumptions, more)))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
         """The same plan carried out on one trusted machine that holds the table and computes all answers itself.
@@ -287,7 +287,7 @@ class RunPlan:
         Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
         left are `assumptions` of the table.
         """
-        return replace(self, guarantee=replace(self.guarantee, curated=True, assumptions=together(assumptions)))
+        return replace(self, guarantee=replace(self.guarantee, curated=True, assumptions=merged(assumptions)))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved guarantee, and clients trusted where needed."""

@@ -186,7 +186,7 @@ def run(
         )
     if simulation:
         ledger.relax()
-    commits = _Commits(ledger, observers, together=getattr(engine, "enclosed", False))
+    commits = _Commits(ledger, observers, in_one_transaction=getattr(engine, "enclosed", False))
     try:
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
             model = _carry_out(algorithm, engine, commits, drawn, budget, simulation, evaluate, evaluations, finish)
@@ -291,12 +291,12 @@ def _carry_out(
 class _Commits:
     """Rounds on their way into the ledger, and from there to observers.
 
-    One by one; with `together` those of a large model share a commit each second. A kill then takes rounds that no one
-    has seen, and they are drawn again, as a single one is (docs/privacy/restored-databases.md#rb1).
+    One by one; with `in_one_transaction` those of a large model share a commit each second. A kill then takes rounds
+    that no one has seen, and they are drawn again, as a single one is (docs/privacy/restored-databases.md#rb1).
     """
 
-    def __init__(self, ledger: "Ledger", observers: Sequence[Observer], *, together: bool) -> None:
-        self.ledger, self.observers, self.together = ledger, observers, together
+    def __init__(self, ledger: "Ledger", observers: Sequence[Observer], *, in_one_transaction: bool) -> None:
+        self.ledger, self.observers, self.in_one_transaction = ledger, observers, in_one_transaction
         self.unseen: list[tuple[int, Sequence[Release], dict[str, Any], int, int]] = []
         self.events: list[RoundEvent] = []
         self.last: tuple[Any, Sequence[Release], tuple[Question, int, int] | None] | None = None
@@ -311,7 +311,7 @@ class _Commits:
             self.unseen.append((before.round, self.last[1], _record(before), *self.last[2][1:]))
         self.last = (state, releases, spending)
         self.events.append(event)
-        waits = self.together and spending is not None and serial.size(state) >= LARGE_STATE
+        waits = self.in_one_transaction and spending is not None and serial.size(state) >= LARGE_STATE
         if not (waits and time.perf_counter() - self.since < UNSEEN):
             for written in self.write():
                 for observer in self.observers:

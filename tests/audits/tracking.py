@@ -44,19 +44,19 @@ class Twin(TrackingSRGD):
 
     def _step(self, state, answers, noise):
         honest = super()._step(state, answers, noise)
-        aim, main = self._aim(state), self._in_main(state)
+        target, main = self._target(state), self._in_main(state)
         users = (self._mechanisms.main if main else self._mechanisms.warmup).users
-        rows = np.clip(answers.values[:, 0] / aim.radius, -1, 1)
+        rows = np.clip(answers.values[:, 0] / target.radius, -1, 1)
         length = np.abs(rows)
         unit = np.array([rows.sum() / users])
         shares = np.array([(1 - length).sum(), (length <= 2 / 3).sum(), len(rows)]) / users
-        return replace(honest, state=self.broken(state, honest.state, aim, unit, shares, noise))
+        return replace(honest, state=self.broken(state, honest.state, target, unit, shares, noise))
 
-    def scaled(self, state, after, aim, unit, factor):
+    def scaled(self, state, after, target, unit, factor):
         """`after`, had the noise been `factor` times what it was."""
         p, main = self.parameters, self._in_main(state)
         moved = after.sum - state.sum if main else after.gradient
-        moved = aim.centre + aim.radius * unit + (moved - aim.centre - aim.radius * unit) * factor
+        moved = target.centre + target.radius * unit + (moved - target.centre - target.radius * unit) * factor
         summed = state.sum + moved if main else state.sum
         gradient = summed / self._weight(state) if main else moved
         metric = self._metric(state)
@@ -65,24 +65,24 @@ class Twin(TrackingSRGD):
 
 
 class CentreRaw(Twin):
-    def broken(self, state, after, aim, unit, shares, noise):
-        return replace(after, gradient=aim.centre + aim.radius * unit)  # x is still the noised one's
+    def broken(self, state, after, target, unit, shares, noise):
+        return replace(after, gradient=target.centre + target.radius * unit)  # x is still the noised one's
 
 
 class RadiusRaw(Twin):
     """The spread follows shares that nobody has noised."""
 
-    def broken(self, state, after, aim, unit, shares, noise):
+    def broken(self, state, after, target, unit, shares, noise):
         p, main = self.parameters, self._in_main(state)
         mechanism = self._mechanisms.main if main else self._mechanisms.warmup
         presence = state.presence.seen(shares[2], mechanism.presence_deviation)
         lag = max(float(after.gradient @ after.gradient) - after.error, 0.0)
-        spread, margin = method.learnt(
+        spread, margin = method.next_spread(
             state.spread,
             state.margin,
             MeanAndCounts(unit, *shares.tolist(), 0),
-            radius=aim.radius,
-            known=lag if state.round == PILOT else aim.known,
+            radius=target.radius,
+            known=lag if state.round == PILOT else target.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
             target=p.beyond,
@@ -92,25 +92,25 @@ class RadiusRaw(Twin):
 
 
 class WrongRound(Twin):
-    def broken(self, state, after, aim, unit, shares, noise):
-        return self.scaled(state, after, aim, unit, self._aim(after).radius / aim.radius)
+    def broken(self, state, after, target, unit, shares, noise):
+        return self.scaled(state, after, target, unit, self._target(after).radius / target.radius)
 
 
 class ConstantNoise(Twin):
-    def broken(self, state, after, aim, unit, shares, noise):
+    def broken(self, state, after, target, unit, shares, noise):
         main = self._in_main(state)
-        return self.scaled(state, after, aim, unit, after.radii[0] / aim.radius) if main else after
+        return self.scaled(state, after, target, unit, after.radii[0] / target.radius) if main else after
 
 
 class SeedScaled(Twin):
-    def broken(self, state, after, aim, unit, shares, noise):
+    def broken(self, state, after, target, unit, shares, noise):
         p, j = self.parameters, self._weight(state)
         if not self._in_main(state):
             return after
         seeds = [noise.stream("prefix", k).gaussian_steps((1,)) for k in range(j)]
         scaled = after.radii[:j, None] * seeds * self._mechanisms.main.prefix.step
         wanted = np.linalg.inv(strategy(p.factorisation, p.main_rounds))[j - 1, :j] @ scaled
-        bare = self.scaled(state, after, aim, unit, 0.0)
+        bare = self.scaled(state, after, target, unit, 0.0)
         summed = bare.sum + wanted
         x = self.plan.problem.domain.project(state.x - self._metric(state).step(summed / j))
         return replace(bare, sum=summed, gradient=summed / j, x=x)
@@ -124,11 +124,11 @@ class Users:
         start, _ = scene.plan.parameters.cohort(scene.own[0] + PILOT - 1)
         self.user = int(partition(seed=scene.plan.seed, users=scene.plan.problem.users)[start])
 
-    def ask(self, question, aim):
+    def ask(self, question, target):
         task, values = question.task, np.empty((len(question.cohort), 1))
         late = question.round > self.scene.plan.parameters.warmup_rounds + PILOT
         values[:] = lab.residual(self.scene.others, task.points[0], task.centre, late)
-        values[question.cohort == self.user] = HUGE if self.outlier else -INNER * aim.radius
+        values[question.cohort == self.user] = HUGE if self.outlier else -INNER * target.radius
         return Answers(values, np.zeros(len(values), np.uint8))
 
 
@@ -154,9 +154,9 @@ def object_run(algorithm, scene, outlier, noise):
     while (question := algorithm.request(states[-1], noise)) is not None:
         if question.round + 1 - PILOT in scene.own[1:]:  # the coordinator asks somebody again
             question = replace(question, cohort=np.concatenate([[users.user], question.cohort[1:]]))
-        aim = algorithm._aim(states[-1])
-        states.append(algorithm.update(states[-1], users.ask(question, aim), noise).state)
-        seen.append([aim.centre[0], aim.radius, states[-1].spread, states[-1].x[0]])
+        target = algorithm._target(states[-1])
+        states.append(algorithm.update(states[-1], users.ask(question, target), noise).state)
+        seen.append([target.centre[0], target.radius, states[-1].spread, states[-1].x[0]])
     return np.array(seen).T
 
 

@@ -36,7 +36,7 @@ from quoron_client.data.encoding import (
     Signs,
     Weight,
 )
-from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, together
+from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, grouped
 from quoron_client.data.fused import Block, Gathering, RowCounts, declared_labels, put_in_order
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import LOSSES
@@ -404,7 +404,7 @@ def test_rows_of_any_categories_are_left_out_while_a_table_is_read():
         for batch in batches:
             stream.write_batch(batch)
     read = tables.read(
-        pa.ipc.open_stream(sink.getvalue()), keep=lambda table: user_rows.first_of_each(table, "who", 3), most=4
+        pa.ipc.open_stream(sink.getvalue()), keep=lambda table: user_rows.first_rows_of_users(table, "who", 3), most=4
     )
     assert columns.texts(read, "a").to_pylist()[:3] == ["a", None, "b"]
 
@@ -524,9 +524,9 @@ class TestTheHash:
 class TestAValue:
     def test_is_hashed_by_itself(self):
         """Whatever other rows hold: one user's cell moves nobody's number."""
-        together = codes(pd.DataFrame({"a": pd.Series(OBJECTS, dtype=object)}))
+        grouped = codes(pd.DataFrame({"a": pd.Series(OBJECTS, dtype=object)}))
         alone = [codes(pd.DataFrame({"a": pd.Series([each], dtype=object)}))[0] for each in OBJECTS]
-        assert together == alone
+        assert grouped == alone
 
 
 class TestASpan:
@@ -549,7 +549,7 @@ class TestASpan:
         ]
         rules = Encoding(tuple(features), label=Signs("sick"))
         assert Encoding.from_json(json.loads(json.dumps(rules.as_json()))) == rules
-        assert len(together(features)) <= len(features)
+        assert len(grouped(features)) <= len(features)
 
 
 YEAR = DateNumber("a", "year", 0, 1)
@@ -666,11 +666,11 @@ class TestAnyValue:
     def test_is_read_by_itself(self, every):
         """Whatever other rows hold: one user's cell moves nobody's number."""
         objects = [*OBJECTS, "2024-02-29", datetime.datetime(2024, 2, 29, 5, tzinfo=datetime.UTC)]
-        together = tables.read(pd.DataFrame({"a": pd.Series(objects, dtype=object)})).column("a")
+        grouped = tables.read(pd.DataFrame({"a": pd.Series(objects, dtype=object)})).column("a")
         alone = [tables.read(pd.DataFrame({"a": pd.Series([each], dtype=object)})).column("a") for each in objects]
         for how in ({}, {"format": "%d.%m.%Y %H"}, {"format": "unix"}):
             step = 3 * every if how else every
-            assert said(together, **how)[::step] == [said(each, **how)[0] for each in alone[::step]]
+            assert said(grouped, **how)[::step] == [said(each, **how)[0] for each in alone[::step]]
 
 
 class TestAZone:

@@ -53,7 +53,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         if state.round < PILOT:
             return Edges(zero, (p.feature_norm,))
         # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
-        reach = algorithm._aim(state).radius / float(np.linalg.norm(algorithm._whole(state).transform[0]))
+        reach = algorithm._target(state).radius / float(np.linalg.norm(algorithm._whole(state).transform[0]))
         return Edges(zero, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))  # clients take the centre off
     if isinstance(algorithm, WhitenedTracking):
         if state.round == 0:  # a factor, then a gradient

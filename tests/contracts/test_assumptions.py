@@ -18,7 +18,7 @@ from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
-from quoron_server.parameters import OPEN, Assumption, Kind, together
+from quoron_server.parameters import OPEN, Assumption, Kind, merged
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.specification import require_open_cohorts
 from quoron_server.wording import TEXTS, assumption_text, sentence
@@ -148,14 +148,14 @@ def test_people_are_told_all_that_a_promise_rests_on(name: str) -> None:
         if "{" not in words:
             assert (words in sentence(promise)) == promise.rests_on(kind)
     assert all(assumption_text(each) in sentence(promise) for each in promise.assumptions)
-    assert promise.assumptions == together(promise.assumptions), "in the order of their kinds, each once"
+    assert promise.assumptions == merged(promise.assumptions), "in the order of their kinds, each once"
     assert not make_plan(name).as_curated().guarantee.assumptions, "on one machine everything is as it should be"
 
 
 def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() -> None:
     early, secret = Assumption(Kind.EARLY_ENDS), Assumption(Kind.SECRET_COHORTS)
     one, other = (Assumption(Kind.DECLARED_PARTICIPATION, (share,)) for share in (0.5, 0.9))
-    assert together((secret, other), (early, secret), (one,)) == (other, one, early, secret)
+    assert merged((secret, other), (early, secret), (one,)) == (other, one, early, secret)
 
 
 @pytest.mark.parametrize("of", [(), (1, 2), ("ada", "bob", "eve")])
@@ -175,7 +175,7 @@ def test_where_everybody_is_asked_for_everything_nothing_is_secret(name: str) ->
 
 
 def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
-    """`X in promise.assumptions` is asked by `verify` alone, of assumptions; texts are made and never compared."""
+    """`X in guarantee.assumptions` is asked by `verify` alone, of assumptions; texts are made and never compared."""
     found = []
     for package in (quoron, quoron_server):
         for path in Path(package.__path__[0]).rglob("*.py"):
@@ -187,7 +187,7 @@ def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
                     words = [ast.unparse(each) for each in (node.left, *node.comparators)]
                     if any(part in each for each in words for part in ("assumptions", "sentence(", "TEXTS")):
                         found.append((path.name, ast.unparse(node)))
-    assert set(found) <= {("registered.py", "each not in promise.assumptions")}
+    assert set(found) <= {("registered.py", "fact not in guarantee.assumptions")}
 
 
 def test_every_kind_has_a_text_and_says_how_much_that_leaves_open() -> None:

@@ -43,7 +43,7 @@ def test_plans_to_which_the_theorem_does_not_apply_are_refused_by_name(
         info.plan(PROBLEM, wanted, asked)
     assert "public participation" in str(refused.value)
     with monkeypatch.context() as forgetful:
-        forgetful.setattr(rules, "told_too_much", lambda plan: None)
+        forgetful.setattr(rules, "participation_refusal", lambda plan: None)
         plan = rules.with_public_participation(
             info.plan(PROBLEM, rules.left_by_min_cohort(wanted, spent=False), asked), wanted
         )

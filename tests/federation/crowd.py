@@ -242,7 +242,7 @@ class Peer:
         return announced.run
 
     async def answers(self, answer: pb.Answer) -> None:
-        for message in wire.said(answer):
+        for message in wire.answer_messages(answer):
             await self.write(message)
 
     async def next(self, kind: str) -> object:

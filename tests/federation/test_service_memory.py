@@ -393,7 +393,7 @@ def heard(messages: Iterator[pb.ClientMessage], allowed: int | None = 10**6) -> 
 
 
 def pieces(numbers: int = LONG) -> list[pb.ClientMessage]:
-    return list(wire.said(answer(numbers)))
+    return list(wire.answer_messages(answer(numbers)))
 
 
 def cut(message: pb.ClientMessage, **changes: object) -> pb.ClientMessage:
@@ -470,7 +470,7 @@ class TestParts:
     def test_that_end_what_they_do_not_follow_are_refused(self, end: pb.Answer, message: str) -> None:
         data = end.SerializeToString()
         head = pb.Answer(run="r", round=3, follows=pb.Follows(length=len(data)))
-        rest = (pb.ClientMessage(part=each) for each in wire.parts(data))
+        rest = (pb.ClientMessage(part=each) for each in wire.chunks(data))
         with pytest.raises(WireError, match=message):
             heard(itertools.chain([pb.ClientMessage(answer=head)], rest))
 
@@ -478,7 +478,7 @@ class TestParts:
         data = bytes(range(100))
         head = pb.ClientMessage(answer=pb.Answer(run="r", follows=pb.Follows(length=len(data))))
         with pytest.raises(WireError, match="got bytes that are none"):
-            heard(itertools.chain([head], (pb.ClientMessage(part=each) for each in wire.parts(data))))
+            heard(itertools.chain([head], (pb.ClientMessage(part=each) for each in wire.chunks(data))))
 
 
 @pytest.mark.parametrize(("allowed", "most"), [(64 << 20, 3 << 20), (None, 1 << 20)])
@@ -540,8 +540,8 @@ def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:
     for name in ("run", "round", "digest", "seconds"):
         tail.ClearField(name)
     data = tail.SerializeToString()
-    head.follows.CopyFrom(wire.follows(data))
-    return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in wire.parts(data))]
+    head.follows.CopyFrom(wire.continuation(data))
+    return [pb.ServerMessage(question=head), *(pb.ServerMessage(part=each) for each in wire.chunks(data))]
 
 
 @pytest.mark.usefixtures("small")
@@ -628,7 +628,7 @@ async def test_a_coordinator_ends_a_conversation_that_says_parts_wrong_and_no_ot
             if peer.user:
                 await echoes(peer, question)
                 return
-            head, first, second, *_ = wire.said(
+            head, first, second, *_ = wire.answer_messages(
                 wire.answer_to_wire(question.run, question.round, question.digest, np.zeros(LONG), Status(0))
             )
             if what == "too long":

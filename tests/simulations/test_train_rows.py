@@ -422,7 +422,7 @@ def test_a_function_is_shown_no_point_of_a_round_that_is_not_committed(
     monkeypatch.setattr(rounds, "UNSEEN", np.inf)
     if broken:
         commits = rounds._Commits
-        monkeypatch.setattr(rounds, "_Commits", lambda *given, **_: commits(*given, together=True))
+        monkeypatch.setattr(rounds, "_Commits", lambda *given, **_: commits(*given, in_one_transaction=True))
     told = Told()
     done = trained(tmp_path / "run", told.asked, observers=[told])
     apart = [each for round_ in range(done.rounds) for each in ("shown", f"{round_} committed")]

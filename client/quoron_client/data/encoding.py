@@ -47,7 +47,7 @@ from quoron_client.data.features import (
     apart,
     check_vocabulary,
     columns,
-    together,
+    grouped,
 )
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.arrays import Vector
@@ -304,7 +304,7 @@ class Encoding(Declared):
     Raises ConfigError for rules that cannot be meant, among them a label whose column is a feature too.
     """
 
-    features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, handler: handler(together(features)))]
+    features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, handler: handler(grouped(features)))]
     label: Label | None = None  # None only for the linear loss
     intercept: bool = True
     normalize: bool = False

@@ -471,7 +471,7 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     return tuple(_like(feature, column) for feature in given for column in named(feature.column))
 
 
-def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
+def grouped(features: Sequence[Feature]) -> tuple[Feature, ...]:
     """Return the same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
     found: list[Feature] = []
     for _, some in groupby(features, lambda feature: (type(feature), *_public(feature))):

@@ -52,7 +52,7 @@ class Opened:
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
-        return self._told(_without_views(self._empty(*self._checked(names))))
+        return self._with_decimal(_without_views(self._empty(*self._checked(names))))
 
     def batches(self, names: Collection[str] | None = None, *, rows: int = ROWS) -> Iterator[pa.Table]:
         """Return all rows from the first on, in order, at most `rows` at a time: these columns, each once, or all.
@@ -64,7 +64,7 @@ class Opened:
 
     def _cut(self, wanted: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         for table in self._read(wanted, places, rows):
-            whole = self._told(_without_views(table))
+            whole = self._with_decimal(_without_views(table))
             for first in range(0, whole.num_rows, rows):
                 yield whole if whole.num_rows <= rows else whole.slice(first, rows)
 
@@ -79,7 +79,7 @@ class Opened:
                 check_name(name, self.names, wanted)
         return wanted, [places[name] for name in wanted]
 
-    def _told(self, table: pa.Table) -> pa.Table:
+    def _with_decimal(self, table: pa.Table) -> pa.Table:
         if self.dialect is None or self.dialect.decimal == ".":
             return table
         return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self.dialect.decimal})

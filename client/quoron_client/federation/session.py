@@ -326,8 +326,8 @@ def _messages(answer: bytes | None, question: federation.Question) -> Iterable[f
     """Return the messages of an answer; none without one."""
     if answer is None:
         return ()
-    masked = question.HasField("row")
-    return wire.said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
+    kind = federation.MaskedAnswer if question.HasField("row") else federation.Answer
+    return wire.answer_messages(kind.FromString(answer))
 
 
 def _is_timely(message: federation.ServerMessage) -> bool:

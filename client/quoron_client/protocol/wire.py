@@ -10,7 +10,7 @@ is not of this protocol raises `WireError`; what a client sends never raises: it
 
 Questions and answers that are too long for one message: their end follows them, in parts of the same stream.
 
-    messages = said(answer)                     # one, or one and its parts
+    messages = answer_messages(answer)          # one, or one and its parts
     whole = reassembler.take(message, allowed)     # None until all of it is there
 
 The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
@@ -99,21 +99,21 @@ T = TypeVar("T")
 Sizes = dict[str, int]  # of axes, by their letters
 
 
-def follows(end: bytes) -> federation.Follows:
+def continuation(end: bytes) -> federation.Follows:
     """Return what stands in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
 
 
-def parts(end: bytes) -> Iterator[federation.Part]:
+def chunks(end: bytes) -> Iterator[federation.Part]:
     """Yield the end, in order."""
     for offset in range(0, len(end), MOST):
         yield federation.Part(offset=offset, data=end[offset : offset + MOST])
 
 
-def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
+def answer_messages(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """Yield an answer, and where it is too long for one message its values after it."""
     if answer.ByteSize() <= MOST:
-        yield _told(answer)
+        yield _client_message(answer)
         return
     head, end = type(answer)(), deepcopy(answer)
     for name in _HEADS[type(answer)][:-1]:
@@ -121,12 +121,12 @@ def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federa
         end.ClearField(name)
     data = end.SerializeToString()
     head.follows.length = len(data)
-    yield _told(head)
-    for part in parts(data):
+    yield _client_message(head)
+    for part in chunks(data):
         yield federation.ClientMessage(part=part)
 
 
-def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
+def _client_message(answer: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
     message = federation.ClientMessage()
     getattr(message, _KINDS[type(answer)]).CopyFrom(answer)
     return message
@@ -201,7 +201,7 @@ class Reassembler(Generic[Message]):
             return None
         end = b"".join(kept)
         kept.clear()
-        if isinstance(head, federation.Question) and follows(end).digest != head.follows.digest:
+        if isinstance(head, federation.Question) and continuation(end).digest != head.follows.digest:
             raise WireError(f"Expected {len(end):,} bytes of the announced digest, got others.")
         message: Any = (
             federation.ServerMessage() if isinstance(head, federation.Question) else federation.ClientMessage()
@@ -265,7 +265,7 @@ class Body(NamedTuple):
         asked = federation.Question(persons=persons, sums=sums, row=row)
         write(task, getattr(asked, task_name(task)))
         data = asked.SerializeToString(deterministic=True)
-        end = follows(data)
+        end = continuation(data)
         return cls(data, end.digest, None if len(data) + BESIDE <= MOST else end)
 
 
@@ -291,7 +291,7 @@ def body_digest(message: federation.Question) -> bytes:
     asked.CopyFrom(message)
     for name in _HEADS[federation.Question]:
         asked.ClearField(name)
-    return follows(asked.SerializeToString(deterministic=True)).digest
+    return continuation(asked.SerializeToString(deterministic=True)).digest
 
 
 def task_name(task: Task) -> str:

@@ -252,9 +252,9 @@ RULES = (0.25, 0.5, 1.0, 2.0, 4.0)  # λ_1 over the rule's, where it is not
 CAUTION = (1.0, 3.0)  # Ls over its least admissible value
 LOCALISED = 16.0  # λ_{i+1} / λ_i
 FARTHER = 1.3  # least c of the rule for τ
-BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
+OUTLIER_FRACTION = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
 UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however many items they have
-STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
+SLACK = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
 
@@ -313,7 +313,7 @@ def shapes(pull: float, steps: tuple[Step, ...], beta: float) -> tuple[Vector, V
     return pull + strengths, np.maximum(cautions * beta, strengths) + pull
 
 
-def forgiven(problem: Problem, cohort: int, share: float) -> int:
+def count_slack(problem: Problem, cohort: int, share: float) -> int:
     """By how much the average count may miss K: `share` of it, and declared adversarial users with all their pairs."""
     hostile = problem.beliefs.hostile_share * cohort
     return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
@@ -363,17 +363,18 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         if problem.beliefs.gradient_deviation is None and problem.beliefs.isotropic is None:
             spread = math.hypot(spread, UNLIKE * problem.lipschitz)
         # Pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail.
-        width = max(FARTHER, math.sqrt(float(chdtri(problem.dimension, 1 - (1 - BEYOND))) / problem.dimension))
+        d = problem.dimension
+        width = max(FARTHER, math.sqrt(float(chdtri(d, 1 - (1 - OUTLIER_FRACTION))) / d))
         return min(2 * problem.lipschitz, width * math.sqrt(2) * spread)
 
-    def forgiven(self, cohort: int) -> int:
-        """`forgiven` of pairs beyond τ."""
-        return forgiven(self.problem, cohort, STRAY)
+    def count_slack(self, cohort: int) -> int:
+        """`count_slack` of pairs beyond τ."""
+        return count_slack(self.problem, cohort, SLACK)
 
     def noise(self, phases: Sequence[PhaseSizes]) -> Vector:
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
         cohorts = np.array([phase.cohort for phase in phases])
-        lost = np.array([self.forgiven(phase.cohort) for phase in phases])
+        lost = np.array([self.count_slack(phase.cohort) for phase in phases])
         rates = [sampling_rate(phase.users, phase.cohort) if phase.cohort < phase.users else 1.0 for phase in phases]
         rounds = [phase.rounds for phase in phases]
         return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, rounds, lost)
@@ -630,7 +631,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     radius = smoothed.radius
     phases: list[Phase] = []
     for sizes, stages, shape in grid.at(place):
-        forgiven = smoothed.forgiven(sizes.cohort)
+        forgiven = smoothed.count_slack(sizes.cohort)
         accounting, scale = account(smoothed, sizes.users, sizes.cohort, sizes.rounds, forgiven, radius)
         phase = Phase(
             first=sum(phase.users for phase in phases),

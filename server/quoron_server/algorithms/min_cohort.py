@@ -77,7 +77,7 @@ class WithMinCohort:
         min_cohort, round_ = self._min_cohort, state.round
         asked, given = self._cohorts[round_], self._participation[round_]
         counted = self.counted(answers)
-        own, limit, told = None, 0, MET
+        own, limit, outcome = None, 0, MET
         releases: tuple[Release, ...] = ()
         if min_cohort.count_scale:
             releases = (min_cohort.entry(asked),)
@@ -92,7 +92,7 @@ class WithMinCohort:
             if (paid := min_cohort.deviation(0.0 if given.released else given.mu)) < math.inf:
                 seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
                 releases = (min_cohort.entry(asked, 0.0 if given.released else given.mu),)
-            met, told = enough(min_cohort, seen, asked), MET if seen else UNDECIDED
+            met, outcome = enough(min_cohort, seen, asked), MET if seen else UNDECIDED
         if not met:
             kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
             ended = MinCohortState(round_ + 1, 0, True, kept)
@@ -102,7 +102,7 @@ class WithMinCohort:
             own,
             state=MinCohortState(round_ + 1, limit, False, own.state),
             releases=(*own.releases, *releases),
-            public={**own.public, "min_cohort": told},
+            public={**own.public, "min_cohort": outcome},
             diagnostics={"answered": counted, **own.diagnostics},
         )
 
@@ -197,7 +197,7 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
         rest=(alone.epsilon, alone.delta),
     )
     plan = _beside(own, privacy, min_cohort)
-    if (why := told_too_much(plan)) is not None:
+    if (why := participation_refusal(plan)) is not None:
         raise Infeasible(
             f"{own.algorithm} with public participation",
             why,
@@ -206,7 +206,7 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
     return plan
 
 
-def told_too_much(plan: RunPlan) -> str | None:
+def participation_refusal(plan: RunPlan) -> str | None:
     """Return why who answers may not be public in a run of this plan; None if it may (public-participation#pa1), or is
     private.
 
@@ -258,7 +258,7 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
     if min_cohort is None or guarantee.trust_model == "none":
         return
     participation, participations, cohorts = plan.count_leakage(), plan.schedule.participations, plan.schedule.cohorts
-    if (why := told_too_much(plan)) is not None:
+    if (why := participation_refusal(plan)) is not None:
         raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
     if not (min_cohort.epsilon > 0 or (participation and len(participation) == len(cohorts))):
         raise VerificationError(
@@ -282,7 +282,7 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
             continue
         room = 0.0
         if given.released:
-            _verify_told(plan, round_, given)
+            _verify_leakage(plan, round_, given)
         elif given.mu and own is not None:
             room = own**2 - (own / 2) ** 2
         deviation = min_cohort.deviation(0.0 if given.released else given.mu)
@@ -293,7 +293,7 @@ def verify_min_cohort(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[fl
             )
 
 
-def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
+def _verify_leakage(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     """A release of the round tells how many answered, as finely as is said."""
     for planned in plan.schedule.releases:
         teller = planned.mechanism

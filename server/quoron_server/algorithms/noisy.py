@@ -168,7 +168,7 @@ class AdaptiveClip:
         return scale / weights_of(self.adjacency, soft=True)[2]
 
     def following(
-        self, radius: float, told: MeanAndCounts, scale: float, presence: Presence, first: float
+        self, radius: float, released: MeanAndCounts, scale: float, presence: Presence, first: float
     ) -> tuple[float, Presence]:
         """Return the next clip norm, from what a round at norm `radius` released, and the share of present users.
 
@@ -179,9 +179,9 @@ class AdaptiveClip:
         weights = weights_of(self.adjacency, soft=True)
         length, near = scale / weights[1], scale / weights[2]
         if weights[3]:
-            presence = presence.seen(told.presence, scale / weights[3])
+            presence = presence.seen(released.presence, scale / weights[3])
         there = presence.share if weights[3] else 1.0
-        beyond, within = told.beyond / there, told.within / there
+        beyond, within = released.beyond / there, released.within / there
         if not all(math.isfinite(number) for number in (radius, beyond, within)):
             return first * REACH, presence
         far = (1 - beyond + length) / (1 - self.quantile)
@@ -303,10 +303,10 @@ class NoisySGD(OnDrawnCohorts[NoisySGDParameters, NoisyState]):
             mean, seen = clipped(answers, reduction)
             return Estimate(p.noise.release(mean, stream), (p.noise.entry(),), diagnostics=seen)
         sums = summed(answers, reduction)
-        told = shares.release(sums, stream)
-        following, presence = p.adaptive.following(radius, told, p.noise_scale, state.presence, p.clip_norm)
+        released = shares.release(sums, stream)
+        following, presence = p.adaptive.following(radius, released, p.noise_scale, state.presence, p.clip_norm)
         remembered, entry = {"radius": following, "presence": presence}, shares.entry().scaled(radius)
-        return Estimate(radius * told.mean, (entry,), {"radius": radius}, diagnosed(sums), remembered)
+        return Estimate(radius * released.mean, (entry,), {"radius": radius}, diagnosed(sums), remembered)
 
     def step(self, state: NoisyState, gradient: Vector, phase: NoisySGDParameters) -> NoisyState:
         """Step as the optimiser does."""

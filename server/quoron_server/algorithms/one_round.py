@@ -119,8 +119,8 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
         diagnostics = {"answered": sums.answered}
-        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MAX_COLUMNS else {}
-        return Update(OneRoundState(1, model), (mechanism.entry(),), told, diagnostics)
+        public = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MAX_COLUMNS else {}
+        return Update(OneRoundState(1, model), (mechanism.entry(),), public, diagnostics)
 
     def model(self, state: OneRoundState) -> Vector:
         """Zero, then the solution."""

@@ -39,7 +39,7 @@ from quoron_server.algorithms.accelerated_erm import (
     FARTHER,
     ReleasedGradients,
     account,
-    forgiven,
+    count_slack,
     lottery_noise,
     released_gradient,
     verify_privacy,
@@ -66,9 +66,9 @@ from quoron_server.schedule import Rounds, gradients
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"
 ROUNDS = tuple(round_grid(512))  # that are tried
-BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
+OUTLIER_FRACTIONS = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
-STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
+SLACKS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
 TRIED = 6  # candidates that are calibrated, at most
 
 
@@ -145,7 +145,7 @@ _Tried = tuple[float, float, float, PhaseModel]  # τ, the share of pairs beyond
 def _missing(inputs: Inputs) -> Infeasible:
     problem, radius = inputs.problem, inputs.options.radius
     condition = f"n={problem.users:,} users are too few for its tests{inputs.promised}"
-    if radius is not None and (share := beyond(problem, radius)) > 0.001:
+    if radius is not None and (share := outlier_fraction(problem, radius)) > 0.001:
         condition += f", with {100 * share:.2g} % of pairs beyond radius={radius:g}"
     return Infeasible.too_few(NAME, condition, problem.users + 1)
 
@@ -165,7 +165,7 @@ def verify(plan: RunPlan) -> None:
     verify_privacy(plan, p)
 
 
-def beyond(problem: Problem, radius: float) -> float:
+def outlier_fraction(problem: Problem, radius: float) -> float:
     """About the share of pairs of honest users whose gradients lie farther apart than τ, were they Gaussian."""
     spread, d = _spread(problem), problem.dimension
     return float(chdtrc(d, d * (radius / spread) ** 2 / 2)) if spread > 0 else 0.0
@@ -174,11 +174,12 @@ def beyond(problem: Problem, radius: float) -> float:
 def radii(problem: Problem, wanted: float | None) -> list[tuple[float, float]]:
     """(τ, share of pairs beyond it) to try: each comes with a test that forgives that share."""
     if wanted is not None:
-        return [(wanted, beyond(problem, wanted))]
+        return [(wanted, outlier_fraction(problem, wanted))]
     spread, d = _spread(problem), problem.dimension
-    tried = [max(FARTHER, math.sqrt(float(chdtri(d, share)) / d)) * math.sqrt(2) * spread for share in BEYOND]
+    widths = (max(FARTHER, math.sqrt(float(chdtri(d, share)) / d)) for share in OUTLIER_FRACTIONS)
+    tried = [width * math.sqrt(2) * spread for width in widths]
     tried = sorted({min(2 * problem.lipschitz, radius) for radius in tried})
-    return [(radius, beyond(problem, radius)) for radius in tried]
+    return [(radius, outlier_fraction(problem, radius)) for radius in tried]
 
 
 def _spread(problem: Problem) -> float:
@@ -196,15 +197,15 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
     if cohort < 4:
         return
     sizes, ones = np.full(len(rounds), cohort), [1.0] * len(rounds)
-    for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
-        lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
+    for (radius, share), slack in product(radii(problem, options.radius), SLACKS):
+        lost = np.full(len(rounds), count_slack(problem, cohort, share + slack))
         noise = lottery_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, lost)
         fit = np.isfinite(noise)
         some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
         if some:
             for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
                 for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
-                    yield Candidate(risk, (-stray, phase.rounds), (radius, share + stray, smoothing, phase))
+                    yield Candidate(risk, (-slack, phase.rounds), (radius, share + slack, smoothing, phase))
 
 
 def _best(
@@ -223,7 +224,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Calibrated:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
     problem, options, (radius, share, smoothing, phase) = inputs.problem, inputs.options, found.of
     cohort = min(problem.users, LARGEST_COHORT)
-    lost = forgiven(problem, cohort, share)
+    lost = count_slack(problem, cohort, share)
     accounting, scale = account(inputs, cohort, cohort, phase.rounds, lost, radius)
     given = replace(options, step_size=phase.step_size)
     [(risk, best)] = _best(problem, given, [phase.rounds], np.array([scale]), smoothing)

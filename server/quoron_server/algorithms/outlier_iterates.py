@@ -66,9 +66,9 @@ SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
 AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
 STEPS = 16
 NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
-STRAY = 0.01  # share of pairs in d dimensions that the radius may leave out
+OUTLIER_FRACTION = 0.01  # share of pairs in d dimensions that the radius may leave out
 
-STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
+SLACK = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
 
 
@@ -251,7 +251,7 @@ class _Tried:
 @lru_cache(maxsize=64)
 def usual_factor(dimension: int) -> float:
     """c: 1.5, or more in few dimensions, where single pairs stray farther from the mean square."""
-    return max(1.5, math.sqrt(float(chdtri(dimension, STRAY)) / dimension))
+    return max(1.5, math.sqrt(float(chdtri(dimension, OUTLIER_FRACTION)) / dimension))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
         """
         left = search.left_of_delta(NAME, self.privacy, gaussians=self.problem.dimension, laplaces=1)
         ask = partial(of, self.privacy.epsilon, math.nextafter(left, -1.0))
-        return lambda chains, users: ask(chains, forgiven=forgiven(chains, _lost(users, self.lost)))
+        return lambda chains, users: ask(chains, forgiven=count_slack(chains, _lost(users, self.lost)))
 
     @property
     def factor(self) -> float:
@@ -477,12 +477,12 @@ def honest_chains(chains: int, lost: float) -> int:
     return chains - math.ceil(chains * lost + 3 * math.sqrt(chains * lost * (1 - lost)))
 
 
-def forgiven(chains: int, lost: float) -> int:
+def count_slack(chains: int, lost: float) -> int:
     """By how much the average count misses `chains` in a phase whose chains are lost with this chance, rounded up.
 
-    STRAYING of the pairs of honest chains are not close.
+    SLACK of the pairs of honest chains are not close.
     """
-    score = math.floor((1 - STRAYING) * max(0, honest_chains(chains, lost)) ** 2)
+    score = math.floor((1 - SLACK) * max(0, honest_chains(chains, lost)) ** 2)
     return -(-(chains**2 - score) // chains)
 
 

@@ -27,14 +27,14 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.min_cohort import (
     WithMinCohort,
     left_by_min_cohort,
-    told_too_much,
+    participation_refusal,
     verify_min_cohort,
     with_min_cohort,
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
 from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated
-from quoron_server.parameters import Assumption, Kind, PrintedParameters, together
+from quoron_server.parameters import Assumption, Kind, PrintedParameters, merged
 from quoron_server.plan import Constants, Cost, Guarantee, Part, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -60,7 +60,7 @@ def verify_stage(name: Part, plan: RunPlan, rest: DominatingPair | None) -> None
     """
     guarantee, stage = plan.guarantee, getattr(plan.guarantee, name)
     if name == "held_out":
-        if (why := told_too_much(plan)) is not None:
+        if (why := participation_refusal(plan)) is not None:
             raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
         stage.verify(guarantee.epsilon, guarantee.delta, adjacency=guarantee.adjacency)
         return
@@ -276,9 +276,9 @@ class RegisteredAlgorithm(AlgorithmSpec):
             against: tuple[DominatingPair, ...] = two_servers.pairs(own)
             return against
         min_cohort, parameters = guarantee.min_cohort, own.parameters
-        told = min_cohort is not None and min_cohort.each
+        count_mu = min_cohort is not None and min_cohort.each
         # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
-        counted = self.guarantees.with_count(parameters, told) if told and self._gaussian(own) is None else None
+        counted = self.guarantees.with_count(parameters, count_mu) if count_mu and self._gaussian(own) is None else None
         pairs = self.guarantees.pairs(counted or parameters, own.problem, adjacency or guarantee.adjacency)
         pairs = pairs or (DominatingPair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if guarantee.data_quality is not None:
@@ -445,9 +445,9 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     known = (
         guarantee.min_cohort is not None and guarantee.min_cohort.public and guarantee.servers is None
     )  # to both servers alone
-    told = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
+    public = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
     seen = () if guarantee.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
-    return together(plan.parameters.assumptions(plan.problem), unmoved, told, seen)
+    return merged(plan.parameters.assumptions(plan.problem), unmoved, public, seen)
 
 
 def resting(plan: RunPlan) -> RunPlan:

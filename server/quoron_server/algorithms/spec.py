@@ -62,7 +62,7 @@ def start_risk(problem: Problem) -> float:
     return min(known, problem.start * problem.radius)  # by convexity, with nothing believed
 
 
-def told(risk: float, problem: Problem) -> str:
+def risk_text(risk: float, problem: Problem) -> str:
     """A predicted excess risk as people read it: what is above the start's says that, and by how much nobody knows."""
     most = start_risk(problem)
     return f"{risk:.2g}" if risk <= most else f"more than the start's {most:.2g}"

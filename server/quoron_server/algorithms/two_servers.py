@@ -130,8 +130,8 @@ class WithServers:
         steps, running = median(alike), state.running
         if state.round in self._sheet.correlated:
             at = next(at for block, at in self._sheet.rounds[state.round].parts() if block.name == SUMS)
-            told = running[:-1] + alike[:, at]
-            running = np.concatenate([told, [median(told)]])
+            totals = running[:-1] + alike[:, at]
+            running = np.concatenate([totals, [median(totals)]])
             steps[at] = running[-1] - state.running[-1]
         return np.rint(np.clip(steps, -LARGEST, LARGEST)).astype(np.int64), running
 
@@ -237,7 +237,7 @@ def planned(
     whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), own_options.summed(options)
     if getattr(options, "rate", 1.0) is None:  # everybody is in every round: cohorts would be drawn in secret
         options = replace(options, rate=1.0)
-    together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
+    joint, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < MIN_EPSILON:
             enough = two_digits(2 * MIN_EPSILON * louder(privacy.groups))
@@ -255,10 +255,10 @@ def planned(
         quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
     if privacy.server_epsilon is not None:  # no more is charged than is spent
         limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))
-    return _both(own, together, limit, privacy)
+    return _both(own, joint, limit, privacy)
 
 
-def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
+def _both(own: RunPlan, joint: float, limit: float, privacy: Privacy) -> RunPlan:
     """Return the plan of two servers whose noise together is that of `own`."""
     min_cohort, schedule = None, own.schedule
     if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
@@ -269,7 +269,7 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
         epsilon=limit,
         delta=privacy.delta,
         trust_model="two-servers",
-        servers=Servers(together, privacy.groups),
+        servers=Servers(joint, privacy.groups),
     )
     return replace(own, guarantee=replace(guarantee, min_cohort=min_cohort))
 
@@ -318,8 +318,8 @@ def server_mu(spec: MechanismSpec, part: float = 1.0) -> float:
     known = {rows: _alone(rows, part) for rows in set(spec.rounds)}
     alone = [0.0 if t in series else known[rows] for t, rows in enumerate(spec.rounds)]
     rest = math.hypot(*sorted(alone, reverse=True)[: spec.participations])
-    together = max if spec.participations == 1 else math.hypot
-    return together(rest, _series(spec, part)) * (1 + 1e-12)
+    compose = max if spec.participations == 1 else math.hypot
+    return compose(rest, _series(spec, part)) * (1 + 1e-12)
 
 
 def _alone(made: RoundSpec, part: float) -> float:
@@ -349,11 +349,10 @@ def _series(spec: MechanismSpec, part: float) -> float:
     worst, others = 0.0, rounded * (math.sqrt(min(spec.groups, spec.participations)) - 1)
     for made in {spec.rounds[t] for t in spec.correlated}:
         for block in made.blocks:
-            far = _apart(block.kind, block.unit, made, part)
-            told = far
+            mu = far = _apart(block.kind, block.unit, made, part)
             if block.name == SUMS:
-                told = played.mu(noise, far, made.length) + others * math.sqrt(made.length)
-            worst = max(worst, told)
+                mu = played.mu(noise, far, made.length) + others * math.sqrt(made.length)
+            worst = max(worst, mu)
         if len(made.blocks) > 1 and spec.participations > 1:
             raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
     return worst

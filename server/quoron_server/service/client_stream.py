@@ -45,7 +45,7 @@ def packets(message: pb.ServerMessage, body: wire.Body | None) -> Iterator[bytes
     else:
         message.question.follows.CopyFrom(body.follows)
         yield message.SerializeToString()
-        for part in wire.parts(body.data):
+        for part in wire.chunks(body.data):
             yield pb.ServerMessage(part=part).SerializeToString()
 
 

@@ -218,12 +218,12 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             given = _arguments(request.command, request.arguments)
             return await command(self._commands, **given, **({"by": by} if operators else {}))
 
-        return _document(await _told(carried_out(), context))
+        return _document(await _or_abort(carried_out(), context))
 
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
         """Public events from the first to the end, and what the run awaits meanwhile."""
         await self._require(context)
-        feed = await _told(self._scheduler.feed(request.run), context)
+        feed = await _or_abort(self._scheduler.feed(request.run), context)
         events, shown = feed.watch(), {"kind": "awaits"}
         while True:
             coming = asyncio.ensure_future(anext(events, None))
@@ -246,7 +246,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def Model(self, request: pb.RunReference, context: Context) -> values_pb2.Array:
         """Return the released model of a complete run."""
         await self._require(context)
-        model = await _told(self._scheduler.records.model(request.run), context)
+        model = await _or_abort(self._scheduler.records.model(request.run), context)
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
 
     async def _require(self, context: Context, *, operator: bool = False) -> str:
@@ -283,7 +283,7 @@ def _named(awaited: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in awaited.items() if key not in ("ends", "left", "connected")}
 
 
-async def _told(call: Awaitable[T], context: Context) -> T:
+async def _or_abort(call: Awaitable[T], context: Context) -> T:
     """Return the result, or the error's own words under a fitting status."""
     try:
         return await call

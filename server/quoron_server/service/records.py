@@ -68,11 +68,11 @@ class Records:
 
     async def status(self, run: str) -> dict[str, Any]:
         """State of one run; an error says why it failed, or why it is paused."""
-        return self._told(await self.row(run))
+        return self._summary(await self.row(run))
 
     async def runs(self) -> list[dict[str, Any]]:
         """State of every run, in order of submission."""
-        return [self._told(row) for row in await self._read(self._registry.runs)]
+        return [self._summary(row) for row in await self._read(self._registry.runs)]
 
     async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """Return the plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
@@ -172,7 +172,7 @@ class Records:
         state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
         return state | {"charged": charged}
 
-    def _told(self, row: RunRow) -> dict[str, Any]:
+    def _summary(self, row: RunRow) -> dict[str, Any]:
         paused = row.run in self.paused or self.away
         state = "paused" if row.state in OPEN and paused else row.state
         return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}

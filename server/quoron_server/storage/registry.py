@@ -258,7 +258,7 @@ class Registry:
     def page(self, *, after: int = 0, most: int = _AT_ONCE) -> list[User]:
         """Return users from number `after` on, at most so many, in order."""
         rows = self._database.rows('SELECT * FROM users WHERE "user" >= ? ORDER BY "user" LIMIT ?', [after, most])
-        return [self._told(row) for row in rows]
+        return [self._user(row) for row in rows]
 
     def find(self, word: str) -> User:
         """The user with this number, name or fingerprint (or the first 8 digits of one at least), or the silo with the
@@ -272,7 +272,7 @@ class Registry:
         for where, given in tries:
             found = self._database.rows(f'SELECT * FROM users WHERE {where} ORDER BY "user" LIMIT 3', [given])
             if len(found) == 1:
-                return self._told(found[0])
+                return self._user(found[0])
             if found:
                 numbers = ", ".join(str(row["user"]) for row in found)
                 raise ConfigError(f"Expected one user, got {word!r}, which several have: {numbers}. Give a number.")
@@ -440,7 +440,7 @@ class Registry:
             for some in _batched(users, _AT_ONCE):
                 _change(execute, {"state": state, "why": why}, f'"user" IN ({marks(some)}){but}', *some)
 
-    def _told(self, row: Row) -> User:
+    def _user(self, row: Row) -> User:
         late = row["state"] == "active" and row["seen"] < self._cutoff()
         return User(**(row | {"state": "away", "why": "not seen since"} if late else row))
 

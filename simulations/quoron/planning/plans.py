@@ -27,7 +27,7 @@ from quoron_server.algorithms import ALGORITHMS, RegisteredAlgorithm
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.search import NEAR, round_grid, settled, two_digits, within_rounds
-from quoron_server.algorithms.spec import start_risk, told, trivial_risk
+from quoron_server.algorithms.spec import risk_text, start_risk, trivial_risk
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import MAX_EPSILON, MIN_EPSILON, Budget, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -365,8 +365,8 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     if candidate.guess is None or candidate.guess < trivial_risk(problem):
         return candidate
     reason = (
-        f"{candidate.algorithm}: an excess risk of {told(candidate.guess, problem)} is predicted, no better than not "
-        "training."
+        f"{candidate.algorithm}: an excess risk of {risk_text(candidate.guess, problem)} is predicted, no better than "
+        "not training."
     )
     return Candidate(candidate.algorithm, None, reason)
 

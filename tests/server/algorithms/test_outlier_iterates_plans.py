@@ -17,8 +17,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates import (
     Stage,
     apart,
+    count_slack,
     distance,
-    forgiven,
     relaxation,
     usual_factor,
 )
@@ -38,7 +38,7 @@ def plan_of(problem=ISSUE, privacy=ONE, **options):
 @given(chains=st.integers(200, 20_000), lost=st.sampled_from([0.0, 0.01, 0.05]))
 @settings(derandomize=True, deadline=None, max_examples=25)
 def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost):
-    asked = {"forgiven": forgiven(chains, lost)}
+    asked = {"forgiven": count_slack(chains, lost)}
     made = robust_mean.release(4.0, 1e-6, chains, **asked)
     assert verify_one_shot(made, 4.0, 1e-6) <= 1e-6
     assert made.test.chance(chains * (chains - asked["forgiven"])) >= 0.999 * (1 - 1e-9)
@@ -46,11 +46,11 @@ def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, 
 
 
 def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not():
-    least = robust_mean.smallest(lambda chains: estimate(4.0, 1e-6, chains, forgiven=forgiven(chains, 0.02)))
+    least = robust_mean.smallest(lambda chains: estimate(4.0, 1e-6, chains, forgiven=count_slack(chains, 0.02)))
     assert least is not None
-    robust_mean.release(4.0, 1e-6, least, forgiven=forgiven(least, 0.02))
+    robust_mean.release(4.0, 1e-6, least, forgiven=count_slack(least, 0.02))
     with pytest.raises(Infeasible):
-        robust_mean.release(4.0, 1e-6, least - 1, forgiven=forgiven(least - 1, 0.02))
+        robust_mean.release(4.0, 1e-6, least - 1, forgiven=count_slack(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():
@@ -96,7 +96,7 @@ def chains_of_sgd(dimension, users, averaged, seed, *, chains=600, items=20, rat
 @pytest.mark.parametrize(("users", "averaged"), [(1, 1), (8, 2)])
 def test_the_usual_radius_covers_honest_chains(dimension, users, averaged):
     """Disjoint pairs are independent: 300 of them, and P(Bin(300, 0.02) > 20) < 2e-6 per case, six cases; with the
-    radius's own slack (STRAY = 0.01) P(Bin(300, 0.01) > 20) < 1e-10, the stated false alarm."""
+    radius's own slack (OUTLIER_FRACTION = 0.01) P(Bin(300, 0.01) > 20) < 1e-10, the stated false alarm."""
     averages, problem, stage = chains_of_sgd(dimension, users, averaged, seed=dimension)
     radius = usual_factor(dimension) * distance(problem, stage, 1.0, relaxation(problem, stage)[1])
     pairs = np.linalg.norm(averages[::2] - averages[1::2], axis=1)
