@@ -362,7 +362,7 @@ def _most_by_jumps(laws: Laws, level: float, chance: float) -> float:
     are: times the number of ways to choose them they add up to the whole. 1 where more than a few large losses together
     have a chance above `chance`, and where there are none.
     """
-    each: list[tuple[int, list[tuple[Losses, int]]]] = [(1, [])]
+    choices: list[tuple[int, list[tuple[Losses, int]]]] = [(1, [])]
     more, whole = 0.0, 0.0  # chance of more large ones than are gone through, at most
     for law, times in laws:
         large = law.values > level / 4
@@ -371,22 +371,22 @@ def _most_by_jumps(laws: Laws, level: float, chance: float) -> float:
         numbers = [0, 1] if times == 1 else list(range(min(times, _JUMPS) + 1))
         bounds = [math.comb(times, number + 1) * mass ** (number + 1) for number in numbers]
         if not 0 < np.count_nonzero(large) < len(large):
-            each = [(ways, [*chosen, (law, times)]) for ways, chosen in each]
+            choices = [(ways, [*chosen, (law, times)]) for ways, chosen in choices]
             continue
         kept = next((number for number, bound in zip(numbers, bounds, strict=True) if bound <= chance), None)
-        if kept is None or len(each) * (kept + 1) > _CHOICES:
+        if kept is None or len(choices) * (kept + 1) > _CHOICES:
             return 1.0
         more += bounds[kept]
         small, big = law.where(~large), law.where(large)
-        each = [
+        choices = [
             (ways * math.comb(times, k), [*chosen, *((part, n) for part, n in ((small, times - k), (big, k)) if n)])
-            for ways, chosen in each
+            for ways, chosen in choices
             for k in range(kept + 1)
         ]
-    if len(each) == 1:
+    if len(choices) == 1:
         return 1.0
     total = more * math.exp(whole) * (1 + 1e-9)
-    for ways, chosen in each:
+    for ways, chosen in choices:
         if (tilt := _best_tilt(chosen, level)) is None:
             continue
         if (tail := _tail(chosen, level, tilt, chance / ways)) is None:

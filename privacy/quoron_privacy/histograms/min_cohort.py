@@ -194,7 +194,7 @@ def calibrate(
         wrong = [max(_chances(scheme, alike, present)) for scheme in found]
         return min(zip(wrong, found, strict=True), key=lambda scheme: scheme[0])
 
-    planned, told = Counter(zip(cohorts, free, strict=True)), Counter(free)
+    planned, free_alone = Counter(zip(cohorts, free, strict=True)), Counter(free)
     wrong, min_cohort = best(epsilon, planned)
     if wrong <= beta:
         return min_cohort
@@ -203,7 +203,7 @@ def calibrate(
     def needs() -> str:  # called when somebody reads it
         ways = []
         least = least_number(
-            lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
+            lambda size: best(epsilon, {(size, mu): times for mu, times in free_alone.items()})[0] <= beta, smallest + 1
         )
         if least is not None:
             ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")

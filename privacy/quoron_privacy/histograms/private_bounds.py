@@ -144,7 +144,7 @@ class Windows:
 
 
 def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
-    """Return the neighbouring places worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
+    """Return the neighbouring places of the highest score of noisy counts (K, PLACES), of `masses` (K,) in all.
 
     Places are of one sign, with or without zero, or as far on both sides of it; then zero is counted, too.
 
@@ -157,13 +157,13 @@ def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
     zero = counts[:, ZERO]
     sides = np.stack([counts[:, ZERO + 1 :], counts[:, :ZERO][:, ::-1]])  # (2, K, magnitudes): above, below
     sums = np.concatenate([np.zeros((2, len(counts), 1)), np.cumsum(sides, axis=2)], axis=2)
-    return _most_worth([_best_of(size, sums, zero) for size in range(1, MAGNITUDES + 1)], HELD * masses, NOISE * error)
+    return _best_window([_best_of(size, sums, zero) for size in range(1, MAGNITUDES + 1)], HELD * masses, NOISE * error)
 
 
-def _most_worth(found: list[Windows], most: Floats, each: float) -> Windows:
+def _best_window(found: list[Windows], most: Floats, noise: float) -> Windows:
     """Of windows of several sizes that which holds most, up to `most` (K,), less what noise alone may hold."""
-    worth = [np.minimum(window.held, most) - each * np.sqrt(window.bins) for window in found]
-    best = np.argmax(worth, axis=0), np.arange(len(most))
+    scores = [np.minimum(window.held, most) - noise * np.sqrt(window.bins) for window in found]
+    best = np.argmax(scores, axis=0), np.arange(len(most))
     low, high, held, bins = (
         np.stack([getattr(window, name) for window in found])[best] for name in ("low", "high", "held", "bins")
     )
@@ -176,11 +176,11 @@ def _best_of(size: int, sums: Floats, zero: Floats) -> Windows:
     made: list[tuple[Floats, Floats, Floats]] = []  # held, low, high of one candidate a column
     if size == 1:
         made.append((zero, np.full(columns, -_EDGES[0]), np.full(columns, _EDGES[0])))
-    each = np.arange(columns)
+    column = np.arange(columns)
 
     def best(held: Floats, length: int) -> tuple[Floats, Integers]:
         last = np.argmax(held, axis=1)
-        return held[each, last], last + length
+        return held[column, last], last + length
 
     for sign, side in zip((1, -1), sums, strict=True):  # of one sign, without zero
         held, last = best(side[:, size:] - side[:, :-size], size)
@@ -196,7 +196,7 @@ def _best_of(size: int, sums: Floats, zero: Floats) -> Windows:
         held, last = best(both[:, length:] - both[:, :-length], length)
         made.append((held + zero, -_EDGES[last], _EDGES[last]))
     held, low, high = (np.stack(parts) for parts in zip(*made, strict=True))
-    most = np.argmax(held, axis=0), each
+    most = np.argmax(held, axis=0), column
     return Windows(low[most], high[most], held[most], np.full(columns, size))
 
 
@@ -229,16 +229,16 @@ def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
 
 
 def of_cells(counts: Floats, around: Windows, error: float) -> Windows:
-    """Return the neighbouring cells that are worth most of noisy counts (K, cells), of what `around` held."""
+    """Return the neighbouring cells of the highest score, of noisy counts (K, cells), of what `around` held."""
     columns, many = counts.shape
     sums = np.concatenate([np.zeros((columns, 1)), np.cumsum(counts, axis=1)], axis=1)
-    each, width, found = np.arange(columns), (around.high - around.low) / many, []
+    column, width, found = np.arange(columns), (around.high - around.low) / many, []
     for size in range(1, many + 1):
         inside = sums[:, size:] - sums[:, :-size]
         start = np.argmax(inside, axis=1)
         low = around.low + start * width
-        found.append(Windows(low, low + size * width, inside[each, start], np.full(columns, size)))
-    return _most_worth(found, HELD * around.held, CLOSE * error)
+        found.append(Windows(low, low + size * width, inside[column, start], np.full(columns, size)))
+    return _best_window(found, HELD * around.held, CLOSE * error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Shapes:
 
     counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
     windows: Windows  # of the numbers
-    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
+    reliable: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -395,10 +395,10 @@ class EstimatedBounds:
         """What all of it costs, by its scales alone: at each release two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
         sizes = _dimensions(self.columns, self.names)
-        each = (
+        mus = (
             sensitivity_recount.mu(far, scale, size) for scale, size in zip(self.scales, sizes, strict=True) if scale
         )
-        return DominatingPair.gaussian(sensitivity_recount.together(*each), self.variation)
+        return DominatingPair.gaussian(sensitivity_recount.together(*mus), self.variation)
 
     def errors(self, *, columns: int, names: int) -> Errors:
         """Return standard deviations of what is released where so many columns have numbers, and so many are named."""
@@ -440,8 +440,8 @@ class EstimatedBounds:
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
         windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
-        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
-        return Shapes(np.column_stack([windows.held, others]), windows, told)
+        reliable = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, reliable)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Return marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
@@ -530,7 +530,7 @@ class EstimatedBounds:
         """Of each release, with the error where it has most: where all columns are numbers, or all are words."""
         error, plural = self.errors(columns=self.columns, names=self.names), "s" * (self.columns != 1)
         words = f"values of {self.names:,} at most that {'is' if self.names == 1 else 'are'} words"
-        told = {
+        shown = {
             "bounds-places": (
                 f"the kind of {self.columns:,} column{plural}, and about where its numbers lie",
                 error.places,
@@ -543,23 +543,23 @@ class EstimatedBounds:
         return tuple(
             Cost(what, self.share * (mu / self.mu) ** 2, deviation, least.get(entry.mechanism))
             for entry, mu in self.releases()
-            for what, deviation in (told[entry.mechanism],)
+            for what, deviation in (shown[entry.mechanism],)
         )
 
-    def _within(self, each: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
+    def _within(self, which: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
         """Return where marks lie in these windows, by one release of how many each of so many cells has."""
-        released = self._release(each, self.cell_counts(numbers, around, many), stream)
-        return of_cells(released, around, math.sqrt(len(released)) * self.scales[each] * self.users)
+        released = self._release(which, self.cell_counts(numbers, around, many), stream)
+        return of_cells(released, around, math.sqrt(len(released)) * self.scales[which] * self.users)
 
-    def _release(self, each: int, counts: Integers, stream: RandomStream) -> Floats:
+    def _release(self, which: int, counts: Integers, stream: RandomStream) -> Floats:
         if not 0 < len(counts) <= self.columns:
             raise ConfigError(f"Expected counts of 1 to {self.columns} columns, got {len(counts)}.")
-        return self._noisy(each, counts, len(counts), stream)
+        return self._noisy(which, counts, len(counts), stream)
 
-    def _noisy(self, each: int, counts: Integers, columns: int, stream: RandomStream) -> Floats:
+    def _noisy(self, which: int, counts: Integers, columns: int, stream: RandomStream) -> Floats:
         """Votes of so many columns: the mean of vectors of norm one at most, back in users."""
         unit = MARKS * math.sqrt(columns) * self.users
-        released: Floats = self._gaussian(self.scales[each]).release(counts / unit, stream) * (unit / MARKS)
+        released: Floats = self._gaussian(self.scales[which]).release(counts / unit, stream) * (unit / MARKS)
         return released
 
     def _gaussian(self, scale: float) -> GaussianNoise:

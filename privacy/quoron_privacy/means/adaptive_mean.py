@@ -583,7 +583,7 @@ def planned(typical: float, bound: float, *, users: int, dimension: int, mu: flo
                     left = min(left, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
                     found.append((noise + hidden**2 / middle, Shares(steps, step, shape, middle, look, last)))
-    square, shares = min(found, key=lambda each: each[0])
+    square, shares = min(found, key=lambda plan: plan[0])
     return math.sqrt(square), shares
 
 
@@ -597,8 +597,8 @@ def edges_of(radius: float, bound: float) -> Vector:
     """Return upper edges of bins of length, to 2 bound or more: three an octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
-    each = 3 if 3 * octaves <= most else 1
-    outer = np.arange(1, min(most, each * octaves) + 1) / each
+    an_octave = 3 if 3 * octaves <= most else 1
+    outer = np.arange(1, min(most, an_octave * octaves) + 1) / an_octave
     return np.concatenate([near, near[-1] * 2.0**outer])
 
 
@@ -873,9 +873,9 @@ def near_enough(width: float, scale: float) -> bool:
 
 def bins_around(scale: float, bound: float, strength: float) -> Vector:
     """Return edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
-    each = min(6, max(2, round(strength**0.3 / 2.6)))
+    a_scale = min(6, max(2, round(strength**0.3 / 2.6)))
     ratio = 2 ** min(_WIDEST, _AT_2400 * (2400 / strength) ** 0.2)
-    side = [scale * k / each for k in range(1, int(3.5 * each) + 1)]
+    side = [scale * k / a_scale for k in range(1, int(3.5 * a_scale) + 1)]
     while side[-1] < 2 * bound:
         side.append(side[-1] * (ratio if side[-1] < 32 * scale else 2.0))
     return np.concatenate([-np.array(side[::-1]), [0.0], side])

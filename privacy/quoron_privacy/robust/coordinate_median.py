@@ -182,10 +182,10 @@ def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_
     require(min(p.test_scale, p.theta, p.clip, p.room, p.noise_multiplier) > 0, "λ, θ, τG, τς, s > 0", p)
     require(0 <= p.eta_beta <= 2, "0 <= step·β∞ <= 2", p)
     require(p.score_error >= 0, "kerr >= 0", p)
-    each = p.test_epsilon
-    require(each <= epsilon, "a test of at most ε", p)
+    cost = p.test_epsilon
+    require(cost <= epsilon, "a test of at most ε", p)
     mu = p.shift / p.noise_multiplier * (1 + 1e-12)
-    both = DominatingPair.gaussian(mu).and_(DominatingPair.response(each))
+    both = DominatingPair.gaussian(mu).and_(DominatingPair.response(cost))
     certified = max(both.delta(epsilon, delta), p.failure) * (1 + _ROUNDING)
     certified += (1 + math.exp(epsilon)) * delta_slack
     require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
@@ -312,7 +312,7 @@ def _usable_mu(epsilon: float, delta: float, share: float) -> float:
     return low
 
 
-def _pair_delta(epsilon: float, each: float, mu: float) -> float:
-    """Return δ at ε of a test that costs `each` with a release that is μ-GDP: randomised response, then a Gaussian."""
-    likely = float(expit(each))
-    return likely * gdp.delta_for(mu, epsilon - each) + (1 - likely) * gdp.delta_for(mu, epsilon + each)
+def _pair_delta(epsilon: float, cost: float, mu: float) -> float:
+    """Return δ at ε of a test that costs `cost` with a release that is μ-GDP: randomised response, then a Gaussian."""
+    likely = float(expit(cost))
+    return likely * gdp.delta_for(mu, epsilon - cost) + (1 - likely) * gdp.delta_for(mu, epsilon + cost)

@@ -90,9 +90,9 @@ class LaplaceOneShot:
 
 def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
     """Return whether the noise of a plan suffices by the account that `certified_epsilon` searches with."""
-    each = score_step(plan.mean.cohort_size) / plan.mean.cohort_size / plan.test.scale
+    cost = score_step(plan.mean.cohort_size) / plan.mean.cohort_size / plan.test.scale
     mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
-    worst: float = loops.laplace_worst(epsilon, each, mus, np.asarray(plan.mean.chances), _CELLS)
+    worst: float = loops.laplace_worst(epsilon, cost, mus, np.asarray(plan.mean.chances), _CELLS)
     return worst <= delta
 
 

@@ -186,7 +186,7 @@ class _Sample:
             estimates.release_places(estimates.place_counts(numbers, kinds), self._stream("places"))
         )
         for fact, kind, votes, enough in zip(
-            facts, shapes.kinds, shapes.counts.tolist(), shapes.told.tolist(), strict=True
+            facts, shapes.kinds, shapes.counts.tolist(), shapes.reliable.tolist(), strict=True
         ):
             results[fact.column] |= {"kind": kind, "votes": votes, "told": enough}
         for fact in facts:
