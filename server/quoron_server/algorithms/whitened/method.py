@@ -90,7 +90,7 @@ from quoron_server.algorithms.whitened.estimates import (
     tail_power,
     within,
 )
-from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, Law, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, CurvatureModel, WhitenedParameters
 from quoron_server.algorithms.whitening import FLOOR, along
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -109,7 +109,7 @@ NOISY = 2.0  # times what always saying the label rate leaves: a model of noise 
 QUANTILES = 512  # of predictions, by which means over them are taken
 
 
-class Powers(NamedTuple):
+class PowerLaw(NamedTuple):
     """The logarithm of a bound: a constant, exponents of D = d(K - 1), of ν = nμ_g / √D and of m, and of what is known.
 
     For squares in units of twice the start's loss, the squared label bound.
@@ -121,10 +121,10 @@ class Powers(NamedTuple):
     items: float
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
-    rarity: float = 0.0  # of 4p(1 - p), p a declared label rate; released: of `Seen.rarity`
+    rarity: float = 0.0  # of 4p(1 - p), p a declared label rate; released: of `Observations.rarity`
     alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
-    def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
+    def of(self, problem: Problem, resolution: float, seen: "Observations | None" = None) -> float:
         """Return the bound, whatever there is to learn."""
         rate = (problem.beliefs.label_rates or (0.5,))[0]
         parts = Contrasts(problem.features, problem.outputs).dimension
@@ -138,26 +138,26 @@ class Powers(NamedTuple):
         return unit * math.exp(min(logarithm, 100.0))
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """What a run released about how far its model is off."""
 
     noise: float  # ½ Σ P/h: the excess risk of the noise, one step from the model
     radius: float  # C
-    learnt: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
+    progress: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
     rising: float = 0.0  # what longer predictions gain by the last gradient, less half a deviation of its noise
     hidden: float = 0.0  # share of directions in which columns vary too little to be seen
     rarity: float = 1.0  # 4p(1 - p) over that of a rate of COMMON, p the mean chance of the model; at most 1
     tail: float = math.inf  # α of a tail r^-α of users' lengths
 
-    def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
+    def sure(self, law: CurvatureModel, point: Vector, gradient: Vector, error: float) -> "Observations":
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
         rarity, rising = law.rarity(point) / (4 * COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
-        return self._replace(learnt=learnt(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
+        return self._replace(progress=progress(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
 
     def growth(self, problem: Problem) -> float:
         """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""
-        return RISING * (self.learnt / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
+        return RISING * (self.progress / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
 
     @property
     def unseen(self) -> bool:
@@ -184,7 +184,7 @@ def hidden(doubt: Vector, *, constant: bool) -> float:
     return float(np.mean((values < SMALL * values.mean()) | lost))
 
 
-def learnt(law: Law, point: Vector) -> float:
+def progress(law: CurvatureModel, point: Vector) -> float:
     """By how much labels are less in doubt than at the start, in nats, if the law is right and predictions are."""
     if law.outputs == 1:
         level = float(point[-1]) if law.intercept else 0.0
@@ -200,12 +200,12 @@ def learnt(law: Law, point: Vector) -> float:
 
 
 BEFORE = {
-    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-1.2, alone=1.3),
-    "squares": Powers(1.1, 0.2, -1.63, -0.268),
+    "logistic": PowerLaw(1.05, 0.7, -1.37, -0.2, rarity=-1.2, alone=1.3),
+    "squares": PowerLaw(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, rarity=-0.5, alone=0.69),
-    "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
+    "logistic": PowerLaw(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, rarity=-0.5, alone=0.69),
+    "squares": PowerLaw(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
 
@@ -224,13 +224,13 @@ def _way(problem: Problem, rounds: int) -> float:
     return 0.5**rounds * start_risk(problem) if problem.beliefs.sigmoid else 0.0
 
 
-def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
+def after(problem: Problem, rounds: int, seen: Observations) -> float | None:
     """Of a run that kept its model, by what it released; None with few rounds, too."""
     if rounds < FORECAST_FROM or not _measured(problem):
         return None
     most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
     if problem.beliefs.sigmoid:
-        top = LEARNT_AT_MOST * math.sqrt(seen.learnt * most)  # noise leaves no more than there is: most is learnt
+        top = LEARNT_AT_MOST * math.sqrt(seen.progress * most)  # noise leaves no more than there is: most is learnt
         found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
     elif seen.tailed:  # those far away are clipped, most at one side where amounts have a long tail
         found *= TAILED
@@ -439,7 +439,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
         lately = slice(max(1, t - LATELY), t + 1)
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
-        so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
+        so_far = (series[: t + 1] for series in (points, gradients, variances, walks))
         model = GradientModel.of(*so_far, law=self._law)
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
@@ -482,7 +482,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         """
         p, parts, t = self.parameters, self._contrasts.parts, state.round
         usual, signal = USUAL * math.sqrt(p.width), along(state.transform, constant=p.intercept)
-        noise = math.sqrt(self._contrasts.dimension / sum(each**-2 for each in p.gradient_scales))
+        noise = math.sqrt(self._contrasts.dimension / sum(scale**-2 for scale in p.gradient_scales))
         pull = np.diag(state.radius * noise / usual * signal.mean() / signal)
         pull += p.ridge * state.transform.T @ state.transform
         before = t > 0 and state.radii[t - 1] == state.radius  # whether the last step was such a one
@@ -552,10 +552,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         h = np.outer(levels, 1 + DOUBT * state.doubt)  # (q, d), of the parts along the basis
         if self._law.level:  # its curvature is known
             h[:, -1] = levels / (1 + FLOOR)
-        along, falls = (basis.T @ each.reshape(parts, -1) for each in (theta, gradient))
+        along, falls = (basis.T @ vector.reshape(parts, -1) for vector in (theta, gradient))
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
-            inverse = np.linalg.inv(np.stack([np.diag(each) for each in h]) + pull)
+            inverse = np.linalg.inv(np.stack([np.diag(row) for row in h]) + pull)
             each = zip(along, falls, inverse, strict=True)
             wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
             variances = variance * np.sum(inverse**2, axis=2)
@@ -640,11 +640,11 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         named = {"unseen": seen.unseen, "grows": grows, "tailed": seen.tailed}
         return {"left": left, "heard": heard} | named
 
-    def seen(self, state: WhitenedState) -> Seen:
+    def seen(self, state: WhitenedState) -> Observations:
         """Return what a run has released, before its vote, about how far its model is off."""
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         lost, noise = hidden(state.doubt, constant=p.intercept), 0.5 * state.error * float(np.sum(1 / bends))
-        seen = Seen(noise, state.radius, hidden=lost, tail=state.tail)
+        seen = Observations(noise, state.radius, hidden=lost, tail=state.tail)
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
         gradient, error = state.centre, state.error
         if state.alike:  # users who were clipped had lengths between C and G₀

@@ -105,7 +105,7 @@ def _users(items: int, slopes: int) -> tuple[Matrix, Matrix, Vector, NDArray[np.
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class CurvatureModel:
     """The mean curvature at a point of q parts; of K classes it is a matrix among their K - 1 contrasts."""
 
     curvature: float  # φ₂, of one prediction; of several 1 / K, at even chances
@@ -299,9 +299,9 @@ class WhitenedParameters(Parameters):
         return max(1.0, 0.5 * (self.outputs - 1))
 
     @property
-    def law(self) -> Law:
+    def law(self) -> CurvatureModel:
         """What is known of the loss before anybody answers."""
-        return Law(self.mean_curvature, self.sigmoid, self.outputs, self.intercept, self.resolution)
+        return CurvatureModel(self.mean_curvature, self.sigmoid, self.outputs, self.intercept, self.resolution)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""
@@ -351,7 +351,7 @@ class WhitenedParameters(Parameters):
         means = [self.gradient(d, round_) for round_ in range(self.gradients)]
         at_start = gradients(problem)
         later = replace(at_start, centre=zero if self.ridge else None, smoothing=moreau(self.smoothing))
-        looks = (*(columns,) * COLUMNS, *(each for moment in moments for each in (length, moment)))
+        looks = (*(columns,) * COLUMNS, *(mu for moment in moments for mu in (length, moment)))
         if self.parts:
             asked: list[tuple[Task, tuple[Any, ...]]] = [(SecondMoment(problem.features), (by,)) for by in looks]
             asked += [(at_start, (by,)) for by in (length, means[0])]

@@ -211,7 +211,7 @@ def _gradient_share(users: int, mu: float) -> float:
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
-    least, most = (each + (PARTS if options.parts else 0) for each in (ROUNDS_FROM, ROUNDS_TO))
+    least, most = (rounds + (PARTS if options.parts else 0) for rounds in (ROUNDS_FROM, ROUNDS_TO))
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
         raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
