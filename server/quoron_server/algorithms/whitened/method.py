@@ -556,8 +556,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
             inverse = np.linalg.inv(np.stack([np.diag(row) for row in h]) + pull)
-            each = zip(along, falls, inverse, strict=True)
-            wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
+            parts_of = zip(along, falls, inverse, strict=True)
+            wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in parts_of])
             variances = variance * np.sum(inverse**2, axis=2)
         else:  # what rounds have learnt of curvatures counts
             step, variances = model.step(falls, h, basis)

@@ -235,7 +235,7 @@ def _calibrated(
     smoothing = (options.smoothing or SMOOTHING) if problem.link_curvature is None else 0.0
     numbers = Contrasts(problem.features, problem.outputs).dimension
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
-    each, gradients = _length_share(users, mu), rounds - 1
+    length, gradients = _length_share(users, mu), rounds - 1
     own = target * math.sqrt(_gradient_share(users, mu))
     weights = [GROWTH**t for t in range(gradients)]
     mus = [own * math.sqrt(weight / math.fsum(weights)) for weight in weights]
@@ -251,7 +251,7 @@ def _calibrated(
         cohort_size=users,
         rounds=rounds,
         adjacency=adjacency,
-        length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
+        length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(length)).scale,
         column_scale=ColumnMean.for_mu(
             columns=problem.features - (problem.beliefs.intercept and problem.features > 1),
             users=users,
