@@ -14,7 +14,7 @@ def reaching(**held: Any) -> list[str]:
     """Options before a command that have it use a new profile: `coordinator` or `database`, `token_file`, ..."""
     name = f"profile-{next(_NUMBERS)}"
     paths = {key: Path(held[key]) for key in ("token_file", "authority") if held.get(key)}
-    profiles.keep(name, profiles.Profile(**(held | paths)))
+    profiles.save(name, profiles.Profile(**(held | paths)))
     return ["--profile", name]
 
 

@@ -35,7 +35,7 @@ def printable(text: str) -> str:
     >>> printable("age\x1b[2J")
     'age\\x1b[2J'
     """
-    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
 class QuoronError(Exception):

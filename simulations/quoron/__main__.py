@@ -62,8 +62,8 @@ def _own_folder(temporary: Path) -> Path:
     folder = temporary / f"quoron-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    status = folder.lstat()
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
     return folder if ours else Path(tempfile.mkdtemp(prefix="quoron-", dir=temporary))
 
 

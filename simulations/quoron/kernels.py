@@ -83,9 +83,9 @@ def ship() -> None:
         _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
         for root in _packages():
             for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
-                kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
-                if kept.is_dir():
-                    copytree(kept, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
+                cached = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
+                if cached.is_dir():
+                    copytree(cached, PREBUILT / ".".join(folder.relative_to(root.parent).parts))
     (PREBUILT / "made-of").write_text(_made_of())
 
 
@@ -156,12 +156,12 @@ def _gather_and_train(folder: Path) -> None:
         quoron.train(given, epsilon=8.0, algorithm=algorithm, out=out, ledger=ledger, progress=False, **columns)
 
 
-def _make_ready(held: Any) -> None:
+def _make_ready(value: Any) -> None:
     """A loop over users in both precisions; the scalar functions of a loss."""
-    if isinstance(held, UserLoop):
-        held.compile()
-    if isinstance(held, type):
-        for member in vars(held).values():
+    if isinstance(value, UserLoop):
+        value.compile()
+    if isinstance(value, type):
+        for member in vars(value).values():
             if isinstance(member, Pointwise):
                 _ = member.compiled
 

@@ -63,8 +63,8 @@ def assignment(text: str) -> Tree:
             return _loads(f"{key} = {candidate}")
         except ValueError:
             continue
-    shown = text if len(text) <= 100 else f"{text[:100]}..."
-    raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {shown!r}.")
+    short = text if len(text) <= 100 else f"{text[:100]}..."
+    raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {short!r}.")
 
 
 def pairs(of: str, texts: Iterable[str], known: Collection[str], *, otherwise: str) -> dict[str, Any]:
@@ -72,15 +72,15 @@ def pairs(of: str, texts: Iterable[str], known: Collection[str], *, otherwise: s
 
     ConfigError for an unknown key, with the nearest or what is to be done `otherwise`, and for two values of one.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or (key := key.strip()) not in known:
             meant = nearest(key, known, otherwise)
             raise ConfigError(f"Expected {of} KEY=VALUE of {', '.join(known)}, got {text!r}. {meant}")
-        if found.setdefault(key, value) != value:
-            raise ConfigError(f"Expected one {of} {key}, got {key}={found[key]} and {text}. Leave one out.")
-    return found
+        if values.setdefault(key, value) != value:
+            raise ConfigError(f"Expected one {of} {key}, got {key}={values[key]} and {text}. Leave one out.")
+    return values
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
@@ -103,9 +103,9 @@ def dumps(tree: Mapping[str, Any]) -> str:
     """TOML text of nested tables; None is left out. Tables below the first level are inline, unless they hold some."""
     sections = []
     for name, table in tree.items():
-        held = {f"{_key(name)}.{_key(key)}": value for key, value in table.items() if _holds_tables(value)}
+        nested = {f"{_key(name)}.{_key(key)}": value for key, value in table.items() if _holds_tables(value)}
         own = {key: value for key, value in table.items() if not _holds_tables(value)}
-        for title, keys in ({_key(name): own} | held).items():
+        for title, keys in ({_key(name): own} | nested).items():
             lines = [f"{_key(key)} = {literal(value)}" for key, value in keys.items() if value is not None]
             sections.append("\n".join([f"[{title}]", *lines]))
     return "\n\n".join(sections)

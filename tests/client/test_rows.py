@@ -404,7 +404,7 @@ def test_rows_of_any_categories_are_left_out_while_a_table_is_read():
         for batch in batches:
             stream.write_batch(batch)
     read = tables.read(
-        pa.ipc.open_stream(sink.getvalue()), keep=lambda table: user_rows.first_of_each(table, "who", 3), most=4
+        pa.ipc.open_stream(sink.getvalue()), keep=lambda table: user_rows.first_rows_of_users(table, "who", 3), most=4
     )
     assert columns.texts(read, "a").to_pylist()[:3] == ["a", None, "b"]
 

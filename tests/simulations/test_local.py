@@ -141,7 +141,7 @@ class TestFolder:
         with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_say", _interrupted)
             local.detach()
-        assert local._kept
+        assert local._detached
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:

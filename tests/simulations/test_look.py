@@ -177,7 +177,7 @@ def test_a_folder_of_files_is_looked_at_as_the_same_table_in_memory(at_once, adj
 def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people, tmp_path, monkeypatch):
     """As many as train; whoever holds more than that would decide how long a look takes."""
     most, seen = 3, []
-    monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
+    monkeypatch.setattr("quoron.training.table.max_rows", lambda *_, **__: most)
     monkeypatch.setattr("quoron_client.data.files.ROWS", 100)
     more = {"privacy": {"adjacency": adjacency}} | ({"slots": USERS} if adjacency == "zero-out" else {})
     rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))

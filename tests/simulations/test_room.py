@@ -17,7 +17,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.data.index import Rows, opened
 from quoron.data.population import ItemStore
-from quoron.data.user_rows import first_of_each, first_rows, group
+from quoron.data.user_rows import first_rows, first_rows_of_users, group
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import memory, run, table
@@ -97,7 +97,7 @@ class TestTheFirstRows:
         draw = np.random.Generator(np.random.Philox(4))
         owners = draw.integers(0, 2000, 20_000)
         people = pa.table({"who": owners, **{name: draw.integers(0, 2, len(owners)) for name in [*"abcd", "sick"]}})
-        monkeypatch.setattr(table, "most_rows", lambda *_, **__: MOST)
+        monkeypatch.setattr(table, "max_rows", lambda *_, **__: MOST)
         path = tmp_path / f"rows.{kind}"
         if kind == "csv":
             pyarrow.csv.write_csv(people, path)
@@ -124,7 +124,7 @@ class TestTheFirstRows:
         else:
             pq.write_table(shuffled, path, row_group_size=50)
         monkeypatch.setattr(text_files, "_PIECE", 999)
-        keep = partial(first_of_each, user="who", most=MOST)
+        keep = partial(first_rows_of_users, user="who", most=MOST)
         found, whole = tables.read(path, keep=keep, most=100), tables.read(path)
         assert found.num_rows < whole.num_rows
         first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))

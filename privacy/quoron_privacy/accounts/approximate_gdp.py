@@ -61,7 +61,7 @@ def points(delta: Deltas, epsilon: float, at: float) -> tuple[tuple[float, float
                 break
             mu = _up(mu)
             if holds(known, mu, lost):
-                found = [each for each in found if each[0] < mu]  # a larger t for the same μ is worth nothing
+                found = [point for point in found if point[0] < mu]  # a larger t for the same μ is worth nothing
                 found.append((mu, lost))
                 break
             mu = math.nextafter(mu, math.inf)

@@ -147,19 +147,19 @@ def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
     chosen in view of earlier releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
     """
     promises = [charge.replace_one for charge in charges]
-    whole = sum((each[1] for each in promises), Fraction(0))
+    whole = sum((promise[1] for promise in promises), Fraction(0))
     asked = whole if delta is None else _exact(delta)
     variation = _up(sum((_exact(charge.variation) for charge in charges), Fraction(0)))
-    plain = [each for each, charge in zip(promises, charges, strict=True) if not charge.gaussian]
+    plain = [promise for promise, charge in zip(promises, charges, strict=True) if not charge.gaussian]
     counted = [charge.gaussian for charge in charges if charge.gaussian]
-    basic = _up(sum((each[0] for each in promises), Fraction(0))) if whole <= asked else math.inf
+    basic = _up(sum((promise[0] for promise in promises), Fraction(0))) if whole <= asked else math.inf
     found = []
     for which in range(max(map(len, counted), default=1)):  # of every run the same t, in units of its δ
-        chosen = [each[min(which, len(each) - 1)] for each in counted]
+        chosen = [points[min(which, len(points) - 1)] for points in counted]
         mu, lost = compose_gdp(*(mu for mu, _ in chosen)), sum((_exact(lost) for _, lost in chosen), Fraction(0))
-        left = asked - lost - sum((each[1] for each in plain), Fraction(0))
+        left = asked - lost - sum((promise[1] for promise in plain), Fraction(0))
         own = _gaussian_epsilon(mu, variation, left) if chosen else math.inf
-        mixed = _up(sum((each[0] for each in plain), Fraction(own))) if own < math.inf else math.inf
+        mixed = _up(sum((promise[0] for promise in plain), Fraction(own))) if own < math.inf else math.inf
         found.append((mixed, mu, _up(lost)))
     mixed, mu, lost_ = min(found)
     return Spent(min(basic, mixed), _up(asked), len(promises), mu, variation, lost_)
@@ -246,10 +246,10 @@ class Account:
         variation = self.variation + _exact(charge.variation)
         room = Fraction(self.limit.mu) ** 2 - self.square, self.limit.lost - self.lost
         wanted = [(Fraction(mu) ** 2, _exact(lost)) for mu, lost in charge.gaussian]
-        fitting = [each for each in wanted if each[0] <= room[0] and each[1] <= room[1]]
+        fitting = [point for point in wanted if point[0] <= room[0] and point[1] <= room[1]]
         if fitting and variation <= Fraction(self.limit.variation):
             # The one of which most fit: whichever is scarce, the squares or the t, decides.
-            square, lost = min(fitting, key=lambda each: (max(each[0] * room[1], each[1] * room[0]), each))
+            square, lost = min(fitting, key=lambda point: (max(point[0] * room[1], point[1] * room[0]), point))
             square, lost = self.square + square, self.lost + lost
             return replace(self, square=square, lost=lost, variation=variation, runs=self.runs + 1)
         epsilon, delta, _ = charge.replace_one

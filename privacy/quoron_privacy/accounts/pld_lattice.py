@@ -584,8 +584,8 @@ def orders(mu: float, every: Stages) -> tuple[Parts, ...]:
     gaussian: list[tuple[Mixtures | Atoms, int]] = []
     if mu:
         gaussian = [(Mixtures((np.ones(1), np.full(1, mu)), _NOBODY), 1)]
-    found = max((len(each) for each, _ in ways), default=1)
-    return tuple([*((each[order % len(each)], times) for each, times in ways), *gaussian] for order in range(found))
+    found = max((len(own) for own, _ in ways), default=1)
+    return tuple([*((own[order % len(own)], times) for own, times in ways), *gaussian] for order in range(found))
 
 
 @lru_cache(maxsize=1024)

@@ -67,7 +67,7 @@ def behind_choices(released: float, dimension: int, epsilon: float) -> float:
 
 def together(*mus: float) -> float:
     """Return GDP of releases that follow each other: the root of the sum of their squares."""
-    return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52) if max(mus) < 1e150 else math.inf
+    return math.sqrt(math.fsum(mu**2 for mu in mus)) * (1 + 2.0**-52) if max(mus) < 1e150 else math.inf
 
 
 def _quotient(length: float, divisor: int) -> float:

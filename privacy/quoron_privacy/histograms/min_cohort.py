@@ -191,8 +191,8 @@ def calibrate(
 
     def best(spent: float, alike: Alike) -> tuple[float, MinCohort]:
         found = _schemes(share, spent, len(cohorts), participations, rest, room)
-        wrong = [max(_chances(each, alike, present)) for each in found]
-        return min(zip(wrong, found, strict=True), key=lambda each: each[0])
+        wrong = [max(_chances(scheme, alike, present)) for scheme in found]
+        return min(zip(wrong, found, strict=True), key=lambda scheme: scheme[0])
 
     planned, told = Counter(zip(cohorts, free, strict=True)), Counter(free)
     wrong, min_cohort = best(epsilon, planned)

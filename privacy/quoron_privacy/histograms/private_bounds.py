@@ -195,7 +195,7 @@ def _best_of(size: int, sums: Floats, zero: Floats) -> Windows:
         both = sums[0] + sums[1]
         held, last = best(both[:, length:] - both[:, :-length], length)
         made.append((held + zero, -_EDGES[last], _EDGES[last]))
-    held, low, high = (np.stack(each) for each in zip(*made, strict=True))
+    held, low, high = (np.stack(parts) for parts in zip(*made, strict=True))
     most = np.argmax(held, axis=0), each
     return Windows(low[most], high[most], held[most], np.full(columns, size))
 
@@ -210,7 +210,7 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
     ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
     places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
     low, high = (
-        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
+        np.array([round(end, some) for end, some in zip(side.tolist(), places_, strict=True)]) for side in ends
     )
     return low, high
 
@@ -272,7 +272,7 @@ class Shapes:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Of each column that which has most votes, missing ones aside."""
-        return tuple(KINDS[each] for each in np.argmax(self.counts[:, :-1], axis=1))
+        return tuple(KINDS[kind] for kind in np.argmax(self.counts[:, :-1], axis=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ def public_names(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     tree = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     homes = {
-        each.name: f"{package}.{node.module}" if node.level else str(node.module)
+        alias.name: f"{package}.{node.module}" if node.level else str(node.module)
         for node in imports
-        for each in node.names
+        for alias in node.names
     }
 
     def look_up(name: str) -> Any:

@@ -37,8 +37,8 @@ class PrebuiltKernels:
     def from_function(cls, function: Any, file: str) -> Any:
         """Return the locator that numba would have taken."""
         theirs: Any = CacheImpl._locator_classes
-        found = (each.from_function(function, file) for each in theirs if each is not cls)
-        locator = next((each for each in found if each is not None), None)
+        found = (locator.from_function(function, file) for locator in theirs if locator is not cls)
+        locator = next((locator for locator in found if locator is not None), None)
         if locator is not None:
             with suppress(OSError):  # then it is compiled
                 _copy(function, locator)
@@ -54,7 +54,7 @@ def base_name(function: Any, locator: Any) -> str:
 def fits(made: Target, processor: Target) -> bool:
     """Return whether a processor carries out what was compiled for another, or for a level."""
     (triple, name, _), features = made, processor[2].split(",")
-    able = triple == processor[0] and name in LEVELS and all(f"+{each}" in features for each in LEVELS[name])
+    able = triple == processor[0] and name in LEVELS and all(f"+{feature}" in features for feature in LEVELS[name])
     return able or made == processor
 
 

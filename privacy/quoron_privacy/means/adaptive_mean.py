@@ -661,14 +661,14 @@ def _holding(shares: Vector, deviations: Vector, least: Vector) -> Mask:
 def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
     """Shares that noise alone reaches hardly ever, and the less, the more scales away, where that would cost more."""
     chances = np.minimum(_OFTEN, _FALSE / bins * np.minimum(1.0, _NEAR / np.maximum(scales, _NEAR)) ** 2)
-    least: Vector = deviations * [-NormalDist().inv_cdf(each) for each in np.maximum(chances, _RAREST).tolist()]
+    least: Vector = deviations * [-NormalDist().inv_cdf(chance) for chance in np.maximum(chances, _RAREST).tolist()]
     return least
 
 
 def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[int, ...]) -> Mask:
     """Bins that hold users for sure, alone or so many neighbours together; if none does, that of the most."""
     seen = np.zeros(len(shares), np.bool_)
-    for window in (each for each in windows if each <= len(shares)):
+    for window in (width for width in windows if width <= len(shares)):
         together = np.convolve(shares, np.ones(window), "valid")
         enough = np.lib.stride_tricks.sliding_window_view(least, window).max(axis=1) * math.sqrt(window)
         for start in np.flatnonzero(together > enough).tolist():
@@ -734,8 +734,8 @@ def unseen(
         faster = min(1.0, fall * third / second)
         fall = min(steepest, fall * faster)
     left, lost = min(first * fall, most), np.zeros(len(clips))
-    for each in range(_STEPS_ON):
-        lost += left * np.maximum(edge * step ** (each + 0.4) - clips, 0.0)
+    for step_on in range(_STEPS_ON):
+        lost += left * np.maximum(edge * step ** (step_on + 0.4) - clips, 0.0)
         fall *= faster
         left *= fall
     return lost
@@ -745,7 +745,7 @@ def shells_of(wide: float, most: float, dimension: int) -> Vector:
     """Return where shells beyond `wide` end: the first _FIRST_SHELL times farther, others by a ratio of about √2."""
     octaves = max(0.0, math.log2(most / wide / _FIRST_SHELL))
     number = min(math.ceil(2 * octaves), MOST_SHELLS - 1, max(8, _SHELL_NUMBERS // dimension))
-    return np.array([wide * _FIRST_SHELL * 2 ** (octaves * each / max(number, 1)) for each in range(number + 1)])
+    return np.array([wide * _FIRST_SHELL * 2 ** (octaves * shell / max(number, 1)) for shell in range(number + 1)])
 
 
 def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
@@ -767,15 +767,15 @@ def far_of(released: Vector, unit: float, shells: Vector, wide: float, bins: Bin
     means, counts = released[: -len(shells)].reshape(-1, d), released[-len(shells) :] / math.sqrt(2) / COUNTED
     ends, variance = np.append(wide, shells), (unit / math.sqrt(2) / COUNTED) ** 2
     shares, variances = (
-        np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(each))))
-        for each in (bins.shares, bins.deviations**2)
+        np.diff(np.interp(ends, bins.edges, np.append(0.0, np.cumsum(figures))))
+        for figures in (bins.shares, bins.deviations**2)
     )
     precisions = np.divide(1.0, variances, out=np.zeros_like(variances), where=variances > 0)
     shown = np.maximum(0.0, counts / variance + shares * precisions) ** 2 / (1 / variance + precisions)
     shown[0] = 0.0  # users just beyond are there in any case, and are not counted
     square, k = np.sum(means**2, axis=1) / unit**2, d + 1
     chances = np.maximum(_RAREST, _FAR_OFTEN * (wide / shells) ** 2.5)
-    normal = np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
+    normal = np.array([-NormalDist().inv_cdf(chance) for chance in chances.tolist()])
     least = k * (1 - 2 / (9 * k) + normal * math.sqrt(2 / (9 * k))) ** 3  # Wilson & Hilferty (1931)
     kept = np.where(square + shown > least, np.maximum(0.0, 1 - d / np.maximum(square, d)), 0.0)
     middles = np.append(shells[:1], np.sqrt(shells[1:] * shells[:-1]) / UNCOUNTED)
@@ -981,7 +981,7 @@ def interval_far(means: Vector, unit: float, nodes: Vector) -> tuple[float, floa
     """(what users at the nodes add to the mean, its noise, how far the last lies): those that stand out of `unit`."""
     total, noise, reach = 0.0, 0.0, 0.0
     chances = np.maximum(1e-12, _INTERVAL_FAR_OFTEN * (nodes[0] / nodes[1:]) ** 2.5)
-    least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
+    least = unit * np.array([-NormalDist().inv_cdf(chance) for chance in chances.tolist()])
     for sign, own in zip((1.0, -1.0), means.reshape(2, -1), strict=True):
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least

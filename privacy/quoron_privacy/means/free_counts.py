@@ -582,8 +582,8 @@ class ShapedMomentSum:
             sums.append(loops.sum_moments(rows, answered[own], transform, self.radius, unit))
 
         each_piece(factors, len(transform), added)
-        total = sum((each for each, _ in sums), np.zeros(numbers, np.int64))
-        return Sums(total, _counted(sum(each for _, each in sums)), 0, int(np.count_nonzero(answered)))
+        total = sum((part for part, _ in sums), np.zeros(numbers, np.int64))
+        return Sums(total, _counted(sum(counted for _, counted in sums)), 0, int(np.count_nonzero(answered)))
 
 
 class Rows(Protocol):
@@ -670,7 +670,7 @@ class Leading:
 def _require_layout() -> None:
     """VerificationError unless rows of lengths are 1 apart at most, and those of moments √2, or 1 for zero-out."""
     for made in (WEIGHTS, SOFT):
-        moments = {each: (weights[0] ** 2, weights[3] ** 2) for each, weights in made.items()}
+        moments = {adjacency: (weights[0] ** 2, weights[3] ** 2) for adjacency, weights in made.items()}
         both = 2 * moments["replace-one"][0] <= 2 and sum(moments["replace-one"]) <= 2
         if not (0.5**2 + HERE**2 <= 1 and both and sum(moments["zero-out"]) <= 1):
             raise VerificationError(f"Expected weights of rows that are as near as they are taken to be, got {made}.")
@@ -799,7 +799,7 @@ class ColumnMean:
     @property
     def deviations(self) -> tuple[float, float, float, float]:
         """Of a number of the mean, of the spread, of the square and of the shares at a place."""
-        mean, spread, square, still = (self.scale * sqrt(self.columns) / each for each in COLUMN_WEIGHTS[:4])
+        mean, spread, square, still = (self.scale * sqrt(self.columns) / weight for weight in COLUMN_WEIGHTS[:4])
         return mean, spread, square, still
 
     @property
@@ -874,8 +874,8 @@ class ColumnSum:
             sums.append((total, self.add(rows, answered[own], 2.0 ** sum_bits(0, self.users), total)))
 
         each_piece(factors, self.dimension, added)
-        total = sum((each for each, _ in sums), np.zeros(self.length, np.int64))
-        here = sum(each for _, each in sums)
+        total = sum((part for part, _ in sums), np.zeros(self.length, np.int64))
+        here = sum(counted for _, counted in sums)
         return Sums(total, np.array([here, 0, 0, 0], np.int64), 0, int(np.count_nonzero(answered)))
 
     def add(self, rows: Matrix, answered: Mask, unit: float, total: NDArray[np.int64]) -> int:

@@ -77,7 +77,7 @@ class Selection:
     @cached_property
     def _profile(self) -> Profile:
         found = [profile(pair) for pair in self.pairs]
-        return lambda epsilons: np.max([each(epsilons) for each in found], axis=0)
+        return lambda epsilons: np.max([curve(epsilons) for curve in found], axis=0)
 
     @cached_property
     def _sticks(self) -> tuple[Vector, Vector]:
@@ -169,7 +169,7 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
             tops.pop()
         tops.append((slope, loss, max(begins, 0.0)))
     steps = np.array([one[0] - other[0] for one, other in zip(tops[1:], tops, strict=False)])
-    return steps, np.array([each[2] for each in tops[1:]])
+    return steps, np.array([top[2] for top in tops[1:]])
 
 
 def _times(pair: DominatingPair, times: int) -> DominatingPair:

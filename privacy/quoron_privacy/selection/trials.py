@@ -63,7 +63,7 @@ class Trials:
     @cached_property
     def chances(self) -> Vector:
         """P(K = k), k = 1, 2, ..., (most,)."""
-        return np.array([math.ldexp(float(each), -_BITS) for each in self.weights])
+        return np.array([math.ldexp(float(weight), -_BITS) for weight in self.weights])
 
     @cached_property
     def mean(self) -> float:
@@ -116,6 +116,6 @@ def _tilted(logs: Vector, mean: float) -> Vector:
 
 def _weights(chances: Vector) -> tuple[int, ...]:
     """Whole multiples of 2⁻⁶⁰; what rounding leaves goes to the likeliest."""
-    found = [int(math.ldexp(float(each), _BITS)) for each in chances]
+    found = [int(math.ldexp(float(chance), _BITS)) for chance in chances]
     found[int(np.argmax(chances))] += (1 << _BITS) - sum(found)
     return tuple(found)

@@ -52,7 +52,7 @@ def check(trials: Trials, pairs: tuple[DominatingPair, ...], epsilon: float, pro
 def _slopes(trials: Trials, above: Vector) -> Vector:
     """f'(1 - s) at each s = `above`."""
     numbers = np.arange(1.0, trials.most + 1)
-    weights = numbers * np.array([math.ldexp(float(each), -60) for each in trials.weights])
+    weights = numbers * np.array([math.ldexp(float(weight), -60) for weight in trials.weights])
     with np.errstate(divide="ignore"):
         logs = np.log1p(-above)
     found = np.full(len(above), weights[0])

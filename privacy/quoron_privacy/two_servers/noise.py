@@ -55,7 +55,7 @@ def outsiders_mu(spec: MechanismSpec) -> float:
 
     A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#ts5.
     """
-    longest = max(each.length for each in spec.rounds)
+    longest = max(made.length for made in spec.rounds)
     norm, rounding = 0.0, 0.0
     if spec.factorisation is not None:
         norm, rounding = factors_of(spec).participation_norm(spec.participations, spec.separation), _rounding(spec)
@@ -96,12 +96,12 @@ def _moved(made: RoundSpec, norm: float) -> float:
 def _most(moved: Sequence[float], participations: int, separation: int) -> float:
     """Return the largest sum of so many squares in rounds that are multiples of `separation` apart."""
     classes = (sorted(moved[first::separation])[-participations:] for first in range(min(separation, len(moved))))
-    return max((sum(each) for each in classes), default=0.0)
+    return max((sum(squares) for squares in classes), default=0.0)
 
 
 def _rounding(spec: MechanismSpec) -> float:
     """Of the series of all groups that one user may be in: each predicts from its own noise."""
-    dimension = next(each.length for each in spec.rounds[spec.correlated[0]].blocks if each.name == SUMS)
+    dimension = next(block.length for block in spec.rounds[spec.correlated[0]].blocks if block.name == SUMS)
     rounds = len(spec.correlated) * min(spec.groups, spec.participations)
     return rounding_mu(factors_of(spec), rounds, dimension)
 
@@ -152,7 +152,7 @@ def next_chain(before: bytes, round_: int, entries: Iterable[Entry | tuple[bytes
             digest.update(len(part).to_bytes(8, "little") + part)
         digest.update((group[0] if group else 0).to_bytes(8, "little"))
         number, last = number + 1, fingerprint
-    numbers = b"".join(each.to_bytes(8, "little") for each in (round_, number))
+    numbers = b"".join(value.to_bytes(8, "little") for value in (round_, number))
     return sha256(b"quoron two-servers chain 1\n" + before + numbers + digest.digest()).digest()
 
 

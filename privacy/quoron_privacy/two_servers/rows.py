@@ -70,22 +70,22 @@ def words(numbers: Words | Integers) -> Words:
 
 def added(*terms: Words | Integers) -> Words:
     """Return their sum in the ring, each of shape (k,)."""
-    first, *rest = (words(each) for each in terms)
+    first, *rest = (words(term) for term in terms)
     total = first.copy()
-    for each in rest:
-        if each.shape != total.shape:
-            raise ConfigError(f"Expected terms of shape {total.shape}, got {each.shape}.")
-        total += each
+    for term in rest:
+        if term.shape != total.shape:
+            raise ConfigError(f"Expected terms of shape {total.shape}, got {term.shape}.")
+        total += term
     return total
 
 
 def less(total: Words | Integers, *terms: Words | Integers) -> Words:
     """`total` without them, in the ring."""
     made = words(total).copy()
-    for each in terms:
-        if each.shape != made.shape:
-            raise ConfigError(f"Expected terms of shape {made.shape}, got {each.shape}.")
-        made -= words(each)
+    for term in terms:
+        if term.shape != made.shape:
+            raise ConfigError(f"Expected terms of shape {made.shape}, got {term.shape}.")
+        made -= words(term)
     return made
 
 
@@ -138,7 +138,7 @@ def sum_of_squares(z: Integers) -> int:
     if not len(z):
         return 0
     if int(z.max()) >= 1 << 35 or int(z.min()) <= -(1 << 35):
-        return sum(each * each for each in z.tolist())
+        return sum(value * value for value in z.tolist())
     # |z| = high 2¹⁷ + low, high < 2¹⁸ and low < 2¹⁷: sums of 2²⁶ products are below 2⁶³
     magnitude = np.abs(z)
     high, low = magnitude >> _LOW, magnitude & ((1 << _LOW) - 1)

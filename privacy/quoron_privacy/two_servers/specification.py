@@ -89,11 +89,11 @@ class RoundSpec:
     adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        if not self.blocks or len({each.name for each in self.blocks}) < len(self.blocks):
-            raise ConfigError(f"Expected blocks with names of their own, got {[each.name for each in self.blocks]}.")
+        if not self.blocks or len({block.name for block in self.blocks}) < len(self.blocks):
+            raise ConfigError(f"Expected blocks with names of their own, got {[block.name for block in self.blocks]}.")
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"Expected adjacency in {ADJACENCIES}, got adjacency={self.adjacency!r}.")
-        counting = [(each.name, each.kind) for each in self.blocks if each.kind in COUNTING]
+        counting = [(block.name, block.kind) for block in self.blocks if block.kind in COUNTING]
         named = tuple(name for name, _ in counting) in ((SUMS, SHARES), (MEANS, SHARES))
         if counting and (len({kind for _, kind in counting}) > 1 or not named):
             raise ConfigError(
@@ -115,8 +115,8 @@ class RoundSpec:
     @cached_property
     def together(self) -> tuple[tuple[tuple[Block, slice], ...], ...]:
         """The parts, those together that are one row of one kind: "sums" and "shares" where norms are counted."""
-        counting = tuple(each for each in self.parts() if each[0].kind in COUNTING)
-        others = tuple((each,) for each in self.parts() if each[0].kind not in COUNTING)
+        counting = tuple(part for part in self.parts() if part[0].kind in COUNTING)
+        others = tuple((part,) for part in self.parts() if part[0].kind not in COUNTING)
         return (counting, *others) if counting else others
 
 
@@ -143,8 +143,8 @@ class MechanismSpec:
             raise ConfigError(f"Expected at most {LONGEST} rounds, got {len(self.rounds)}.")
         found = {
             (at, block.length)
-            for each in set(self.rounds)
-            for at, block in enumerate(each.blocks)
+            for made in set(self.rounds)
+            for at, block in enumerate(made.blocks)
             if block.name == SUMS
         }
         if self.factorisation is not None and len(found) != 1:
@@ -161,21 +161,21 @@ class MechanismSpec:
         """Rounds whose block "sums" has noise that is correlated over them."""
         if self.factorisation is None:
             return ()
-        return tuple(t for t, each in enumerate(self.rounds) if any(block.name == SUMS for block in each.blocks))
+        return tuple(t for t, made in enumerate(self.rounds) if any(block.name == SUMS for block in made.blocks))
 
     def admits(self, before: Collection[int], round_: int) -> bool:
         """Return whether a user of the rounds `before` may be asked in another one."""
         if not 0 <= round_ < len(self.rounds) or round_ in before:
             return False
-        alike = all((each - round_) % self.separation == 0 for each in before)
+        alike = all((earlier - round_) % self.separation == 0 for earlier in before)
         return alike and len(before) < self.participations
 
     def as_json(self) -> str:
         """Return one text for one specification: equal rounds in a row are written once, with their number."""
         rounds = []
-        for each, same in groupby(self.rounds):
-            blocks = [[b.name, b.length, b.unit, b.kind] for b in each.blocks]
-            rounds.append([len(list(same)), {"blocks": blocks, "adjacency": each.adjacency}])
+        for made, same in groupby(self.rounds):
+            blocks = [[b.name, b.length, b.unit, b.kind] for b in made.blocks]
+            rounds.append([len(list(same)), {"blocks": blocks, "adjacency": made.adjacency}])
         own = {
             "rounds": rounds,
             "factorisation": self.factorisation,
@@ -195,7 +195,7 @@ class MechanismSpec:
                 raise WireError(f"Expected a specification of 1 to {LONGEST} rounds, got others.")
             rounds: list[RoundSpec] = []
             for number, made in own.pop("rounds"):
-                blocks = tuple(Block(*each) for each in made["blocks"])
+                blocks = tuple(Block(*block) for block in made["blocks"])
                 rounds += [RoundSpec(blocks, made["adjacency"])] * number
             spec = cls(tuple(rounds), **own)
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:

@@ -124,19 +124,19 @@ class Label(TypedDict, total=False):
 def read(name: str, typed: Sequence[str]) -> dict[str, Any]:
     """What an option of `TYPED` says of each column, typed once or several times; None of a column without a value.
 
-    ConfigError for what cannot be meant, and for two values of one column.
+    ConfigError for what cannot be meant, and for two kinds of one column.
     """
     metavar, parse = TYPED[name]
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for text in typed:
         try:
-            said = parse(text)
+            parsed = parse(text)
         except ValueError:
             raise ConfigError(f"Expected --{name} {metavar}, got --{name} {text!r}.") from None
-        for column, value in said.items():
-            if found.setdefault(column, value) != value:
-                raise ConfigError(f"Expected one --{name} of {column}, got {found[column]} and {value}. Leave one out.")
-    return found
+        for column, value in parsed.items():
+            if kinds.setdefault(column, value) != value:
+                raise ConfigError(f"Expected one --{name} of {column}, got {kinds[column]} and {value}. Leave one out.")
+    return kinds
 
 
 def written_out(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,15 +145,15 @@ def written_out(tree: Mapping[str, Any]) -> dict[str, Any]:
     `label = "ill"` is `label = { column = "ill" }`, and so on; columns that are listed are a mapping; and numeric
     columns without a range are columns to estimate.
     """
-    found = dict(tree)
+    sections = dict(tree)
     for section, key, inner in SHORT:
-        given = found.get(section)
+        given = sections.get(section)
         if isinstance(given, Mapping) and isinstance(given.get(key), str | int | float | list | tuple):
-            found[section] = {**given, key: {inner: given[key]}}
-    population = found.get("population")
+            sections[section] = {**given, key: {inner: given[key]}}
+    population = sections.get("population")
     if isinstance(population, Mapping) and isinstance(population.get("columns"), Mapping):
-        found["population"] = {**population, "columns": _columns_written_out(population["columns"])}
-    return found
+        sections["population"] = {**population, "columns": _columns_written_out(population["columns"])}
+    return sections
 
 
 def _columns_written_out(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Fit:
 
     users: int  # all, held out or not
     users_without: int  # whose rows are all left out
-    most_rows: int  # of any one user
+    max_rows: int  # of any one user
     whole: RowCounts  # of all rows, as if they were one user's
 
     def unfit(self, encoding: Encoding) -> dict[str, float]:
@@ -85,7 +85,7 @@ class Fit:
                 "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. "
                 "Name the column that tells users apart as `user`."
             )
-        elif self.most_rows == 1:
+        elif self.max_rows == 1:
             yield (
                 "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name "
                 "the column that tells persons apart as `user`."
@@ -179,35 +179,35 @@ class TrainingObjective:
 
     def losses(self, scores: Vector) -> Vector:
         """Of the items, shape (N,), at such scores (N,) or (N, K)."""
-        found = np.empty(len(scores))
+        losses = np.empty(len(scores))
 
         def score(first: int, last: int) -> None:
-            found[first:last] = self.loss.value(scores[first:last], self.labels[first:last])
+            losses[first:last] = self.loss.value(scores[first:last], self.labels[first:last])
 
         in_pieces(score, len(scores), self.loss.outputs, _CACHED)
-        return found
+        return losses
 
     def scores(self, model: Vector) -> Vector:
         """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
         point = self._point(model)
-        found = np.empty((len(self.items.features), *point.shape[1:]))
+        scores = np.empty((len(self.items.features), *point.shape[1:]))
 
         def score(part: slice, rows: Matrix) -> None:
-            found[part] = rows @ point
+            scores[part] = rows @ point
 
         self._in_pieces(score)
-        return found
+        return scores
 
     def gradient(self, model: Vector) -> Vector:
         """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
-        point, found = self._point(model), {}
+        point, parts = self._point(model), {}
 
         def add(part: slice, rows: Matrix) -> None:
             slopes = self.loss.slope(rows @ point, self.labels[part])
-            found[part.start] = rows.T @ (self.weights[part] * slopes.T).T
+            parts[part.start] = rows.T @ (self.weights[part] * slopes.T).T
 
         self._in_pieces(add)
-        whole: Vector = np.sum([found[start] for start in sorted(found)], axis=0)  # in one order: the same bits
+        whole: Vector = np.sum([parts[start] for start in sorted(parts)], axis=0)  # in one order: the same bits
         return whole.T.ravel() + self.loss.ridge * model
 
     def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
@@ -341,9 +341,9 @@ class ExcessLoss:
     def difference(self, model: Vector) -> float:
         """F(model) - F(point), subtracted item by item so that little cancels."""
         objective = self.objective
-        apart = objective.losses(objective.scores(model)) - self.losses
+        differences = objective.losses(objective.scores(model)) - self.losses
         square = (model - self.point) @ (model + self.point)
-        return float(objective.weights @ apart + 0.5 * objective.loss.ridge * square)
+        return float(objective.weights @ differences + 0.5 * objective.loss.ridge * square)
 
     def divergence(self, model: Vector) -> Vector:
         """Bregman divergence from the point of each user's share of F at `model`, shape (n,)."""
@@ -486,8 +486,8 @@ class TablePopulation(TableUsers):
         """The best model without a bound; where there is none, as of a linear loss, that of the domain."""
         if not on_boundary(self.domain, self._best) or not self._honest.has_infimum:
             return self._best
-        found = self._honest.minimiser(free_ball(self.loss.feature_norm), self._sample)
-        return found if ExcessLoss(self._honest, self._best).difference(found) < 0 else self._best
+        model = self._honest.minimiser(free_ball(self.loss.feature_norm), self._sample)
+        return model if ExcessLoss(self._honest, self._best).difference(model) < 0 else self._best
 
     @cached_property
     def _honest(self) -> TrainingObjective:
@@ -630,12 +630,12 @@ def population_of(
     """
     loss = declared.loss
     encoded = fused.encoded(encoding, table)
-    users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
-    kept = np.bincount(owners[encoded.kept], minlength=users)
+    users, chosen, held_out = len(training), np.flatnonzero(training), np.flatnonzero(~training)
+    rows = np.bincount(owners[encoded.kept], minlength=users)
     usual = _usual(encoded.labels[encoded.kept & training[owners]], loss)
     whole = RowCounts(encoding, 1)
     whole.add(np.zeros(len(owners), np.int32), encoded.marks)
-    everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
+    everyone = encoded.batch(users, owners, np.concatenate([chosen, held_out]))
     asked = everyone.between(0, len(chosen))
     return TablePopulation(
         **declared.public() | {"users": len(chosen)},
@@ -643,8 +643,8 @@ def population_of(
         held_out=everyone.between(len(chosen), users),
         encoding=encoding,
         usual=usual,
-        fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole),
-        tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
+        fit=Fit(users, int(np.sum(rows == 0)), int(np.bincount(owners).max()), whole),
+        tested=np.repeat(rows[held_out] > 0, np.maximum(rows[held_out], 1)),
         outliers=outliers,
         seed=seed,
     )

@@ -21,13 +21,13 @@ class Preset:
 
 def presets() -> tuple[Preset, ...]:
     """Return every preset, by name."""
-    found = []
+    entries = []
     for entry in files(__name__).iterdir():
         if entry.name.endswith(".toml"):
             text = entry.read_text(encoding="utf-8")
             summary = text.partition("\n")[0].lstrip("# ").strip()
-            found.append(Preset(entry.name.removesuffix(".toml"), summary, text))
-    return tuple(sorted(found, key=lambda preset: preset.name))
+            entries.append(Preset(entry.name.removesuffix(".toml"), summary, text))
+    return tuple(sorted(entries, key=lambda preset: preset.name))
 
 
 def preset(name: str) -> Preset:

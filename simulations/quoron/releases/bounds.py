@@ -31,7 +31,7 @@ import pyarrow as pa
 from quoron import results, toml_text
 from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.data.columns import integers
-from quoron.data.user_rows import FIRST, first_of_each, first_rows, group, most_rows
+from quoron.data.user_rows import FIRST, first_rows, first_rows_of_users, group, max_rows
 from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
@@ -170,13 +170,13 @@ def read(
 ) -> tuple[pa.Table, column_bounds.Integers, int]:
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
-    Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
+    Of a user as many count as of one item that is declared: `max_rows`. Nobody may be there where it may be `empty`.
     ConfigError for the user's own column among `names`.
     """
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
-    most = most_rows(1, len(names), weighted=False)
-    keep, many = partial(first_of_each, user=user, most=most), max(FIRST, most)
+    most = max_rows(1, len(names), weighted=False)
+    keep, many = partial(first_rows_of_users, user=user, most=most), max(FIRST, most)
     table = tables.read(source, [*dict.fromkeys([user, *names])], empty=empty, keep=keep, most=many)
     for name in names:
         if name in dates:

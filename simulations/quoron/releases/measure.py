@@ -18,7 +18,7 @@ import numpy as np
 
 from quoron.arguments import DELTA, ReleaseArguments, entry_point
 from quoron.data.index import Rows, opened
-from quoron.data.user_rows import most_rows
+from quoron.data.user_rows import max_rows
 from quoron.data.users import Declared
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
@@ -105,7 +105,7 @@ def evaluate(
 
 def _read(encoding: Encoding, source: Any, user: str, zero_out: int | None) -> tuple[int, ItemBatch | Rows]:
     """Return how many users there are, and the items of all."""
-    most, zero_rows = most_rows(1, encoding.dimension, weighted=False), zero_out is None
+    most, zero_rows = max_rows(1, encoding.dimension, weighted=False), zero_out is None
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
         rows = Rows.of(opened(folder, user), encoding)

@@ -109,15 +109,15 @@ def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool 
 
 def markdown(name: str, parts: Iterable[Section], *, lead: str) -> str:
     """Return a model card in Markdown: the same."""
-    told = [f"# {_plain(name)}", _plain(lead)]
+    lines = [f"# {_plain(name)}", _plain(lead)]
     for part in parts:
         tables = [Table("", ["", ""], part.rows), *part.tables] if part.rows else part.tables
         inner = [*map(_plain, part.note), "\n".join(f"* {_plain(words)}" for words in part.warnings)]
         inner += [_lines(listed) for listed in tables if listed.rows]
         inner += [*map(_plain, part.below), f"> {_plain(part.statement)}" if part.statement else ""]
         if inner := [block for block in inner if block]:
-            told += [f"## {_plain(part.title)}" if part.title else "", *inner]
-    return "\n\n".join(block for block in (*told, _plain(FOOTER)) if block) + "\n"
+            lines += [f"## {_plain(part.title)}" if part.title else "", *inner]
+    return "\n\n".join(block for block in (*lines, _plain(FOOTER)) if block) + "\n"
 
 
 def _lines(listed: Table) -> str:

@@ -6,7 +6,7 @@ that no real run could show.
 What (ε, δ) and μ mean for one person: how well the best test can tell whether data of theirs was what it is.
 
     >>> reading = Odds(1.0, 1e-6)
-    >>> round(reading.right, 4), round(reading.found(0.05), 4)
+    >>> round(reading.right, 4), round(reading.power(0.05), 4)
     (0.7311, 0.1359)
 
 Bounds, none of them an estimate. Statement and proof: docs/privacy/gaussian.md#odds.
@@ -52,7 +52,7 @@ class Odds:
     mu: float | None = None
     variation: float = 0.0
 
-    def found(self, alarms: float) -> float:
+    def power(self, alarms: float) -> float:
         """Share of those whose data is there that any test finds at most, at this share of alarms (gaussian#od1)."""
         shift, rest = math.exp(min(self.epsilon, 700.0)), 1 - self.delta - alarms
         bounds = [1.0, shift * alarms + self.delta, 1 - max(rest, 0.0) / shift]
@@ -75,7 +75,7 @@ class Odds:
             f"two it is and are right {percent(self.right)} of the time at most. Without having seen anything it is "
             "50 %.",
             f"If they may falsely accuse {percent(ALARMS)} of those whose data is not there, they find at most "
-            f"{percent(self.found(ALARMS))} of those whose data is. Pointing at random finds {percent(ALARMS)}.",
+            f"{percent(self.power(ALARMS))} of those whose data is. Pointing at random finds {percent(ALARMS)}.",
         ]
         if self.epsilon <= LARGEST:
             said.append(
@@ -129,18 +129,18 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
     ]
 
 
-def evaluation(found: Evaluation) -> list[Section]:
+def evaluation(result: Evaluation) -> list[Section]:
     """Figures of held-out users, each with its interval and baseline."""
     note = (
-        f"Of {found.users:,} people, by numbers with noise that protects them, too. Intervals cover that noise, and "
+        f"Of {result.users:,} people, by numbers with noise that protects them, too. Intervals cover that noise, and "
         "that these people are a sample of more; a figure is useless where its interval is too wide to say anything."
     )
-    bins = [[f"{100 * group.predicted:.0f} %", group.text()] for group in found.calibration]
+    bins = [[f"{100 * group.predicted:.0f} %", group.text()] for group in result.calibration]
     return [
         Section(
             title="How good the model is",
             note=[note],
-            rows=found.rows(),
+            rows=result.rows(),
         ),
         Section(
             title="Do predicted chances come true?",
@@ -194,26 +194,26 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
     return "One unit more of a column adds its coefficient to the prediction, in the label's own unit."
 
 
-def release_sections(found: "Evaluation | Statistics") -> list[Section]:
+def release_sections(released: "Evaluation | Statistics") -> list[Section]:
     """Return the sections of an evaluation or of statistics."""
-    adjacency = "zero-out" if "adjacency zero-out" in found.statement else "replace-one"
+    adjacency = "zero-out" if "adjacency zero-out" in released.statement else "replace-one"
     most = "at most; " if adjacency == "zero-out" else ""
     rows = [
-        ("people", f"{found.users:,}, {most}all rows of one person are protected together"),
-        ("what it cost", f"ε = {found.epsilon:g} at δ = {found.delta:g}, charged once"),
+        ("people", f"{released.users:,}, {most}all rows of one person are protected together"),
+        ("what it cost", f"ε = {released.epsilon:g} at δ = {released.delta:g}, charged once"),
     ]
     return [
-        *(evaluation(found) if isinstance(found, Evaluation) else [_answers(found)]),
-        Section(title="To take care of", warnings=[remark[:1].upper() + remark[1:] for remark in found.remarks]),
+        *(evaluation(released) if isinstance(released, Evaluation) else [_answers(released)]),
+        Section(title="To take care of", warnings=[remark[:1].upper() + remark[1:] for remark in released.remarks]),
         Section(title="Of whom, and for what", rows=rows),
-        *privacy(found.statement, adjacency, Odds(found.epsilon, found.delta)),
+        *privacy(released.statement, adjacency, Odds(released.epsilon, released.delta)),
     ]
 
 
-def _answers(found: "Statistics") -> Section:
+def _answers(statistics: "Statistics") -> Section:
     """Return a table for each question."""
     tables: dict[str, list[list[str]]] = {}
-    for row in found.figures:
+    for row in statistics.figures:
         value, low, high = (row.format(number, in_units) for number in (row.value, row.low, row.high))
         name = " ".join(filter(None, (row.group, row.cell))) or "all"
         tables.setdefault(row.question, []).append([name, value, f"{low} to {high}"])
@@ -224,8 +224,8 @@ def _answers(found: "Statistics") -> Section:
 def write_simulation(folder: RunFolder, summary: Summary, model: "Model | None") -> None:
     """Write report.html."""
     parts, lead = simulation_sections(summary, model), f"A simulation of {summary.algorithm}."
-    made = page.document(folder.path.resolve().name, parts, lead=lead, simulated=True)
-    folder.write_text("report.html", made)
+    text = page.document(folder.path.resolve().name, parts, lead=lead, simulated=True)
+    folder.write_text("report.html", text)
 
 
 def simulation_sections(summary: Summary, model: "Model | None") -> list[Section]:
@@ -265,7 +265,7 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
     """
     promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
     earlier = [(f"{label}, after {done} rounds", text) for done, part in trained.history for label, text in part.rows()]
-    made = [
+    method = [
         ("algorithm", trained.plan.algorithm),
         ("users", f"{problem.users:,}, all items of one of them are protected together"),
         ("numbers trained", f"{problem.dimension:,}, from {started}"),
@@ -277,7 +277,7 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
         *(evaluation(measured) if measured else [Section(title="How good the model is", note=[UNKNOWN])]),
         Section(title="How good it was on the way", rows=earlier),
         *privacy(trained.statement, promise.adjacency, odds),
-        Section(title="How it was made", rows=made),
+        Section(title="How it was made", rows=method),
     ]
     lead = f"A model made with privacy for every user, by {trained.plan.algorithm}."
     name = folder.path.resolve().name
@@ -308,7 +308,7 @@ def training_sections(
             detail=True,
         ),
         Section(title="What was estimated of the table", tables=[Table("Facts with noise", heads, estimates)]),
-        Section(title="How it was made", rows=_made(summary, model), detail=True),
+        Section(title="How it was made", rows=_method(summary, model), detail=True),
     ]
 
 
@@ -337,7 +337,7 @@ def _charged(summary: "TrainingSummary") -> list[tuple[str, str]]:
     return charged
 
 
-def _made(summary: "TrainingSummary", model: "Model") -> list[tuple[str, str]]:
+def _method(summary: "TrainingSummary", model: "Model") -> list[tuple[str, str]]:
     """Its method and its marks."""
     rows = summary.method()
     if summary.choice is not None:

@@ -69,12 +69,12 @@ class Summary(Printed):
 
     def method(self) -> list[tuple[str, str]]:
         """Return what was carried out, and what it promises."""
-        held = f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
+        held_out = f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
         rows = [
             ("algorithm", self.algorithm),
             ("privacy of one user", self._promise()),
             ("rounds", f"{self.rounds:,}" + (" (a phase was halted: it released nothing new)" if self.halted else "")),
-            ("users asked", f"{self.users_asked:,}{held}"),
+            ("users asked", f"{self.users_asked:,}{held_out}"),
         ]
         if self.users_filtered_simulation_only is not None:
             rows.append((f"users filtered{ONLY}", f"{self.users_filtered_simulation_only:,}"))
@@ -149,12 +149,12 @@ class Choice:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
-        said, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
-        shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
+        cost, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
+        trials = f"{cost['candidates']:,} settings shown one after the other: ε = {cost['open_search_epsilon']:.4g}"
         return [
             ("chosen", self.name),
             (f"its {self.score_name}", f"{score} (the best of several: rather too high)"),
-            ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
-            ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-            ("in the open", shown),
+            ("the whole search", f"ε = {cost['epsilon']:.4g} at δ = {cost['delta']:g}; trials: {cost['trials']}"),
+            ("one trial", f"ε = {cost['trial_epsilon']:.4g} at the same δ"),
+            ("in the open", trials),
         ]

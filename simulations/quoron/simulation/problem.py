@@ -290,11 +290,11 @@ def bent(config: Config, users: int) -> Config:
     for curves, pairs in degrees:
         most = min(users * spread * min(mu * spread**0.5 if pairs else mu, counted) / room, widest)
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
-        found = config.but(population={"columns": columns, "model": None})
+        bent_config = config.but(population={"columns": columns, "model": None})
         with suppress(ConfigError):  # more than any model may have
-            if encoding_of(cast(configs.TableSection, found.population), loss).dimension * loss.outputs <= most:
+            if encoding_of(cast(configs.TableSection, bent_config.population), loss).dimension * loss.outputs <= most:
                 break
-    return found
+    return bent_config
 
 
 def estimates_rate(config: Config) -> bool:
@@ -353,16 +353,16 @@ def columns_of(config: Config, population: Population) -> Encoding:
     return Encoding(numeric, None if loss.name == "linear" else label, intercept=False, feature_norm=features)
 
 
-def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
-    for part in said.parts:
-        yield DatePart(column, part, said.format)
-    if said.year is not None:
-        low, high = said.year
-        yield DateNumber(column, "year", low, high, format=said.format)
-    if said.days is not None:
-        first, last = said.days
+def _dates(column: str, declared: Dates) -> Iterator[DatePart | DateNumber]:
+    for part in declared.parts:
+        yield DatePart(column, part, declared.format)
+    if declared.year is not None:
+        low, high = declared.year
+        yield DateNumber(column, "year", low, high, format=declared.format)
+    if declared.days is not None:
+        first, last = declared.days
         length = day_number(column, last) - day_number(column, first)
-        yield DateNumber(column, "days", 0, length, first, said.format)
+        yield DateNumber(column, "days", 0, length, first, declared.format)
 
 
 def _refuse_other_loss(loss: LossSection, only: str) -> None:

@@ -43,10 +43,10 @@ def described(
     A simulation may be of a source with other settings. Where noise is `secret` they may not change the ε and the δ of
     a file or whom it charges, only those of a preset. ConfigError for two values of one thing.
     """
-    said, columns = sections(arguments), {"user": user, "label": label, "columns": arguments.get("columns") or None}
+    named, columns = sections(arguments), {"user": user, "label": label, "columns": arguments.get("columns") or None}
     settings = arguments.get("settings", ())
     tree, name, base, frame = _found(source, columns)
-    layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
+    layers = (*((settings,) if isinstance(settings, Mapping) else settings), named)
     if any(value is not None for value in columns.values()):
         one_value(("arguments, options", tree), *layers_of(layers))
     elif secret and not (isinstance(source, str) and _is_preset(source)):
@@ -151,9 +151,9 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding, columns = encoding_of(section, loss_of(config)), section.columns.model_copy(update={"exclude": ()})
-    held = tables.opened(frame, section.dialect)
-    table = tables.read(held, (*encoding.columns, section.user))
-    check_types(encoding, held.schema)
+    opened_table = tables.opened(frame, section.dialect)
+    table = tables.read(opened_table, (*encoding.columns, section.user))
+    check_types(encoding, opened_table.schema)
     return table, config.but(population={"columns": columns})
 
 

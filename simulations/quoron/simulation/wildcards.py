@@ -148,16 +148,16 @@ def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[s
 def left_out(declared: Sequence[str], header: Sequence[str], without: Sequence[str]) -> set[str]:
     """Columns that are left out by name or by a pattern. ConfigError for one that is declared, and for no column."""
     names = {*header} if without else set[str]()
-    found: set[str] = set()
+    excluded: set[str] = set()
     for entry in without:
         if entry in declared:
             raise ConfigError(f"Expected columns to exclude that nobody declares, got {entry!r}. Leave it out of one.")
-        said = (entry,) if entry in names else named(entry)
-        some = _fitting(entry, header) if WILD in entry else [name for name in said if name in names]
+        matching = (entry,) if entry in names else named(entry)
+        some = _fitting(entry, header) if WILD in entry else [name for name in matching if name in names]
         if not some:
             raise ConfigError(f"Expected columns that {entry!r} excludes, got none in the table. Leave it out.")
-        found |= {*some}
-    return found
+        excluded |= {*some}
+    return excluded
 
 
 def _fitting(pattern: str, header: Sequence[str]) -> list[str]:

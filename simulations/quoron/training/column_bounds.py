@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text
-from quoron.data.user_rows import first_rows, most_rows
+from quoron.data.user_rows import first_rows, max_rows
 from quoron_client.data import columns
 from quoron_client.data.encoding import AnyLabel
 from quoron_client.data.features import DateNumber
@@ -122,7 +122,7 @@ def release(
     """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users, `among` (k,).
 
     Where there are more users than are looked at, these are drawn in secret, and no row of another is kept. Of a user
-    the first `most_rows` count. Under zero-out a user without a row counts nowhere.
+    the first `max_rows` count. Under zero-out a user without a row counts nowhere.
     """
     stream = noise.stream("bought", "users")
     known = np.arange(users) if among is None else among
@@ -132,7 +132,7 @@ def release(
     seats = np.full(users, -1, np.int64)
     seats[chosen] = np.arange(len(chosen))
     names = list(dict.fromkeys(fact.column for fact in facts if fact.what != "items"))
-    counted = first_rows(owners, most_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
+    counted = first_rows(owners, max_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
     table = _rows(source, names, counted) if names else pa.table({})
     sample = _Sample(estimates, table, seats[owners[counted]], len(chosen), noise)
     results: Released = {fact.column: {} for fact in facts}

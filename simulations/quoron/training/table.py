@@ -24,7 +24,7 @@ from quoron.config import Config
 from quoron.data.declared_types import check_types
 from quoron.data.index import Rows, ahead, opened
 from quoron.data.table import TableUsers
-from quoron.data.user_rows import most_rows
+from quoron.data.user_rows import max_rows
 from quoron.data.users import Declared, Users
 from quoron.engine.choice import INLINE, Inline, KeyedRandomness, Ray, ShardedEngine
 from quoron.engine.inline import InlineEngine
@@ -192,7 +192,7 @@ def load_rows(
     loss, domain = loss_of(config), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     items, zero_rows = config.population.items_per_user, config.privacy.adjacency != "zero-out"
-    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
+    most = max_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
 
     def declared(users: int) -> Declared:
         return Declared.of_rows(encoding, loss, domain, users=slots(config, users), items_per_user=items)
