@@ -95,7 +95,7 @@ from quoron_server.algorithms.whitening import FLOOR, along
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
+MIN_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 LEARNT_AT_MOST = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
 LOST = 0.5  # of the most: where noise may leave so much it may be why little was learnt, and nothing is sure
@@ -104,7 +104,7 @@ HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; 
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
 COMMON = 0.1  # share of the rarer of two labels, from which a forecast without a declared rate holds
 TAILED = 4.0  # times a bound for squares, where users' lengths have a flat tail
-LEAST_RARITY = 1e-6  # to be divided by
+MIN_RARITY = 1e-6  # to be divided by
 NOISY = 2.0  # times what always saying the label rate leaves: a model of noise leaves less
 QUANTILES = 512  # of predictions, by which means over them are taken
 
@@ -153,7 +153,7 @@ class Observations(NamedTuple):
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
         rarity, rising = law.rarity(point) / (4 * COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
-        return self._replace(progress=progress(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
+        return self._replace(progress=progress(law, point), rising=rising, rarity=min(max(rarity, MIN_RARITY), 1.0))
 
     def growth(self, problem: Problem) -> float:
         """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""
@@ -250,7 +250,7 @@ def _kind(problem: Problem) -> str:
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
 
 FACTORS_FROM = 0.7
-MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
+MAX_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 RESTORED, BEYOND_RESTORED = 0.5, 50.0  # share of what clipping takes by the model that is given back; BEYOND if any is
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
@@ -258,12 +258,12 @@ FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of number
 LEVEL_ALONE = 5  # gradients, from which on the first step moves the labels' mean alone
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP = 3.0  # α of a tail r^-α below which π* falls, by its square
-LEAST_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
+MIN_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
 OVERSHOT = 2.0  # deviations of noise by which a gradient rises more along a step than it fell, for the next to be short
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
-LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
+MIN_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where adversarial users are declared: least share of users beyond the radius, its largest factor over their spread,
 # over their length at the start and over its bound; the largest root mean square of logistic predictions, of others
 # over y.
@@ -597,8 +597,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
             target = self._target(self._law.variety(following))
-        factor, least = state.factor, LEAST_RADIUS * p.start_slope
-        fewer = max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET[p.sigmoid])  # who is far beyond costs most
+        factor, least = state.factor, MIN_RADIUS * p.start_slope
+        fewer = max((max(tail, 0.0) / STEEP) ** 2, MIN_TARGET[p.sigmoid])  # who is far beyond costs most
         near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are right, the few others matter
         several = target if p.robust else target * min(max(near, NEAR[1]), 1.0)
         aimed = several if p.outputs > 1 else target if p.robust else min(target, self._common * fewer)
@@ -609,7 +609,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
                 least = max(least, state.radius * math.exp(0.5 * min(surprise - 1, 1.0)))
         factor = min(factor, ROBUST_FACTOR) if p.robust else factor
         error = error + LEARNT**2 * moved / d
-        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
+        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / MIN_RADIUS)
         if p.robust:
             radius = min(radius, ROBUST_BOUND * estimates.bound(self.plan), ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
@@ -617,7 +617,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def voting(self, state: WhitenedState) -> ClippedSum:
         """To V: losses of users change by √S ‖θ‖, whose gradients are that far from their mean."""
         p, change = self.parameters, math.sqrt(state.spread) * float(np.linalg.norm(state.point))
-        return ClippedSum(min(max(LEAST_RADIUS**2 * p.vote_bound, change), p.vote_bound), p.cohort_size)
+        return ClippedSum(min(max(MIN_RADIUS**2 * p.vote_bound, change), p.vote_bound), p.cohort_size)
 
     def voted(self, state: WhitenedState, released: float, answered: int) -> Update[WhitenedState]:
         """By the mean change of the loss of so many users, over V."""
@@ -679,7 +679,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         """π*: the smaller the rarer a label is."""
         nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
         rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
-        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(self._contrasts.dimension)  # noise grows with D, not bias
+        most = MAX_BEYOND[0] - MAX_BEYOND[1] / math.sqrt(self._contrasts.dimension)  # noise grows with D, not bias
         return min(most, max(least, self._common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
