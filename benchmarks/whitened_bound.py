@@ -170,7 +170,7 @@ def bounds(lines: list[Line], kind: str) -> Vector:
 
 
 def facts(lines: list[Line]) -> Vector:
-    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
+    """Logarithms of what a bound goes by, as `PowerLaw` has them, (lines, 8)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
     found = [np.ones(len(lines)), np.log(parts), np.log(numbers(lines, "nu")), np.log(numbers(lines, "items"))]
     rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)

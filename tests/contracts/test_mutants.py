@@ -300,7 +300,7 @@ def test_a_column_norm_of_half_of_what_it_is_is_seen_in_more_rounds_than_can_be_
     problem = replace(PROBLEMS.get("dp-ftrl/epochs", PROBLEM), users=100_000)
     info = ALGORITHMS["dp-ftrl"]
     options = info.options(**SMALL["dp-ftrl/epochs"] | {"rounds": 2100})
-    with bent((Factorisation, "reach"), times(0.5)):
+    with bent((Factorisation, "participation_norm"), times(0.5)):
         plan = info.plan(problem, PRIVACY, options, "calibrated", 7)
         assert not passes(plan)
     assert not passes(plan)

@@ -36,7 +36,7 @@ from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 NAME = "one-round-least-squares"
 THEOREM = "docs/privacy/one-round-least-squares.md#ls1"
 LARGEST_DIMENSION = 300
-LEAST_RESOLUTION = 20.0  # ν = nμ / √d
+MIN_RESOLUTION = 20.0  # ν = nμ / √d
 HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
 
 MAX_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
@@ -47,7 +47,7 @@ LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is abo
 
 SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
 LONG, FAR = 0.005, 3.5  # chance of a longer Gaussian vector; a spectral norm's deviations, missed by 2 exp(-FAR²/2)
-MOST_DOUBT = 0.5  # δ, from which directions cannot be distinguished from noise
+MAX_DOUBT = 0.5  # δ, from which directions cannot be distinguished from noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Solved:
         d, s, c = basis.shape[1], p.moment_scale, p.label_scale
         bent = basis.T @ moment[:-1, :-1] @ basis + p.ridge * np.eye(d)
         spectral, values = (math.sqrt(2 * d) + FAR) * s, np.linalg.eigvalsh(bent)
-        if not values[0] >= spectral * (1 + 1 / MOST_DOUBT):
+        if not values[0] >= spectral * (1 + 1 / MAX_DOUBT):
             return None
         inverse = basis @ np.linalg.inv(bent) @ basis.T
         point = inverse @ moment[:-1, -1] / c
@@ -221,9 +221,9 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Calibr
     users, d = problem.users, problem.dimension
     mu = gdp.mu_for(privacy.epsilon, search.left_of_delta(NAME, privacy, gaussians=packed(d + 1) + 1) * (1 - 1e-9))
     resolution = users * mu / math.sqrt(d)
-    if resolution < LEAST_RESOLUTION:
-        condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
-        raise Infeasible.too_few(NAME, condition, math.ceil(users * LEAST_RESOLUTION / resolution))
+    if resolution < MIN_RESOLUTION:
+        condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {MIN_RESOLUTION:g}"
+        raise Infeasible.too_few(NAME, condition, math.ceil(users * MIN_RESOLUTION / resolution))
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)

@@ -86,7 +86,7 @@ SMALLEST = 1e-6  # a radius is at least this share of C_0
 
 PASSES = 4  # of the pilot
 PILOT = 2 * PASSES  # rounds: a length and a second moment in each
-LEAST_BEYOND = 0.01
+MIN_BEYOND = 0.01
 LEAST_SHARE = 0.5, 0.25  # of φ₂ that curvature is taken to be: by H / 2 steps are stable whatever predictions are
 
 
@@ -536,7 +536,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         if not (p.sigmoid and p.intercept):
             return p.beyond
         chance = mean_chance(*self._predictions(state))
-        return max(4 * chance * (1 - chance) * p.beyond, min(LEAST_BEYOND, p.beyond))
+        return max(4 * chance * (1 - chance) * p.beyond, min(MIN_BEYOND, p.beyond))
 
     def _predictions(self, state: TrackingState) -> tuple[float, float]:
         """Mean and variance of the model's predictions; the mean is 0 where no feature is always the same."""

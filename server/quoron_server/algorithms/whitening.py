@@ -24,7 +24,7 @@ LENGTH_PRIOR = 1.2, 0.8  # how far below its bound the logarithm of a length is 
 FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this times their mean
 ROOM = 0.5  # times the mean is the most that the edge adds
 AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
-MOST_DOUBT = 10.0
+MAX_DOUBT = 10.0
 WIDENED = 0.01  # times their mean that eigenvalues stay above 0 where some are narrow and there is another look
 FINE = 0.25  # of the floor: where the noise's edge is below that, what lies surely below the floor is widened as well
 NARROW, SURELY = 0.3, 2.0  # of the constant feature's mean square, and by how many deviations less a hidden one varies
@@ -70,7 +70,7 @@ def whitening(
     if not constant or d == 1:
         usual = float(np.trace(whole)) / d
         values, basis, edge, narrow = _resolved(whole, s, base, ROOM * base, np.zeros(d), usual, again=again)
-        doubt, heard = np.minimum(edge / values, MOST_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
+        doubt, heard = np.minimum(edge / values, MAX_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
         return Whitening(basis / np.sqrt(values), doubt, heard, narrow)
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
     row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
@@ -86,7 +86,7 @@ def whitening(
     transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
     doubt = np.append(edges / values, math.sqrt(2 * (d - 1)) * s / mass)
     heard = float(np.trace(around)) / max(s * spread, 1e-300)
-    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), heard, narrow)
+    return Whitening(transform, np.minimum(doubt, MAX_DOUBT), heard, narrow)
 
 
 def eigen(matrix: Matrix) -> tuple[Vector, Matrix]:

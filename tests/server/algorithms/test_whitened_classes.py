@@ -15,7 +15,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.estimates import GradientModel
-from quoron_server.algorithms.whitened.parameters import Contrasts, Law
+from quoron_server.algorithms.whitened.parameters import Contrasts, CurvatureModel
 from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["whitened-tracking"]
@@ -164,7 +164,7 @@ class TestContrasts:
 class TestLaw:
     def test_of_two_classes_it_is_that_of_the_logistic_loss(self):
         """Their margin is √2 times the contrast, whose square is in every curvature."""
-        softmax, logistic = Law(0.5, True, 2), Law(0.25, True)
+        softmax, logistic = CurvatureModel(0.5, True, 2), CurvatureModel(0.25, True)
         for length in (0.0, 0.5, 2.0):
             point = np.array([length, 0.0])
             wide = np.sqrt(2) * point
@@ -172,7 +172,7 @@ class TestLaw:
             np.testing.assert_allclose(softmax.gradient(point), np.sqrt(2) * logistic.gradient(wide), rtol=0.1)
 
     def test_at_even_chances_every_contrast_has_the_curvature_of_one_over_the_number_of_classes(self):
-        levels, _ = Law(1 / 5, True, 5).at(np.zeros(8))
+        levels, _ = CurvatureModel(1 / 5, True, 5).at(np.zeros(8))
         np.testing.assert_allclose(levels, 1 / 5)
 
     @pytest.mark.parametrize("intercept", [False, True])
@@ -186,12 +186,12 @@ class TestLaw:
         chances = Softmax(classes=3).chances(features @ point.T @ contrasts.T)
         expected = (chances @ contrasts).T @ features / len(features)
         np.testing.assert_allclose(
-            Law(1 / 3, True, 3, intercept).gradient(point.ravel()).reshape(2, 3), expected, atol=0.02
+            CurvatureModel(1 / 3, True, 3, intercept).gradient(point.ravel()).reshape(2, 3), expected, atol=0.02
         )
 
     @pytest.mark.parametrize("intercept", [False, True])
     def test_passes_lead_to_the_point_that_has_a_gradient_and_no_farther_than_they_may(self, intercept):
-        rng, law = np.random.default_rng(7), Law(1 / 4, True, 4, intercept)
+        rng, law = np.random.default_rng(7), CurvatureModel(1 / 4, True, 4, intercept)
         point, pull = rng.normal(size=(3, 5)), np.diag(rng.uniform(0.01, 0.1, 5))
         for pulled in (0 * pull, pull):
             wanted = (law.gradient(point.ravel()).reshape(3, 5) + point @ pulled).ravel()
@@ -208,7 +208,7 @@ class TestLaw:
 
 def test_a_step_goes_by_the_hessian_that_rounds_have_taught():
     """Of a quadratic whose curvature is 2.5 times what is known, seen without noise along every direction."""
-    rng, law, basis = np.random.default_rng(1), Law(1.0, False, 3), np.eye(2)
+    rng, law, basis = np.random.default_rng(1), CurvatureModel(1.0, False, 3), np.eye(2)
     hessian = np.diag([2.5, 1.0, 1.0, 0.4])
     points = np.vstack([np.zeros(4), 0.3 * np.eye(4)])
     points[1:] += 0.01 * rng.normal(size=(4, 4))

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from quoron_privacy.means.free_counts import LogLength, Moment, length_sums
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.whitened.estimates import LEARNT, GradientModel, in_groups, shrunk
-from quoron_server.algorithms.whitened.parameters import Law
+from quoron_server.algorithms.whitened.parameters import CurvatureModel
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 
@@ -17,7 +17,7 @@ class TestEstimates:
         rng = np.random.default_rng(1)
         points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
         gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
-        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False))
+        model = GradientModel.of(points, gradients, variances, walks, law=CurvatureModel(1.0, False))
         found, variance = model.at(x, 0.5)
         flat, slope = 1e7, LEARNT**2 / 3
         every, paths = np.vstack([points, x]), np.array([*walks, 0.5])
@@ -107,7 +107,7 @@ class TestEstimates:
         np.testing.assert_array_equal(along(np.ones((1, 1)), constant=True), [1.0])
 
     def test_mean_gradients_of_gaussian_predictions_are_those_of_an_integral_also_where_labels_are_rare(self):
-        law = Law(0.25, True, intercept=True)
+        law = CurvatureModel(0.25, True, intercept=True)
         for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0), (-9.0, 0.1)):
 
             def over(function, mean=mean, length=length):
@@ -121,13 +121,13 @@ class TestEstimates:
                 assert found[2] + 0.5 == pytest.approx(over(lambda score, _: special.expit(score)), rel=0.01)
             curved = over(lambda score, _: special.expit(score) * special.expit(-score))
             assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=1e-4)
-            centred = Law(0.25, True).gradient(np.array([0.0, length]))
+            centred = CurvatureModel(0.25, True).gradient(np.array([0.0, length]))
             spread = integrate.quad(lambda u: norm.pdf(u) * u * special.expit(length * u), -9, 9)[0]  # noqa: B023
             np.testing.assert_allclose(centred, [0, spread], atol=1e-4)
 
     @pytest.mark.parametrize("intercept", [True, False])
     def test_a_mean_gradient_is_solved_for_its_point_and_noise_says_how_far(self, intercept):
-        law, rng = Law(0.25, True, intercept=intercept), np.random.default_rng(1)
+        law, rng = CurvatureModel(0.25, True, intercept=intercept), np.random.default_rng(1)
         for length in (0.0, 0.3, 2.0, 20.0):
             x = rng.normal(size=5)
             x *= length / np.linalg.norm(x)

@@ -13,12 +13,12 @@ from tests.server.algorithms.test_whitened_tracking import INFO, plan_of, run, t
 from quoron_client import ItemBatch, average_loss
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms.spec import constant_risk, start_risk
-from quoron_server.algorithms.whitened.method import Seen, after, before, hidden, learnt
-from quoron_server.algorithms.whitened.parameters import Law
+from quoron_server.algorithms.whitened.method import Observations, after, before, hidden, progress
+from quoron_server.algorithms.whitened.parameters import CurvatureModel
 from quoron_server.algorithms.whitened.plan import ROUNDS
 from quoron_server.plan import Privacy
 
-LOGISTIC = Law(0.25, sigmoid=True, intercept=True)
+LOGISTIC = CurvatureModel(0.25, sigmoid=True, intercept=True)
 
 
 @given(level=st.floats(-8, 8), deviation=st.floats(0, 40))
@@ -28,7 +28,7 @@ def test_what_was_learnt_is_the_fall_of_the_labels_entropy(level, deviation):
     chances = 1 / (1 + np.exp(-np.abs(level + deviation * z)))
     doubt = -(chances * np.log(chances) + (1 - chances) * np.log(np.maximum(1 - chances, 1e-300)))
     expected = math.log(2) - np.average(doubt, weights=weights)
-    assert learnt(LOGISTIC, np.array([deviation, level])) == pytest.approx(expected, abs=0.003)
+    assert progress(LOGISTIC, np.array([deviation, level])) == pytest.approx(expected, abs=0.003)
 
 
 def test_hidden_are_directions_far_below_the_mean_and_the_constant_is_none_of_them():
@@ -134,12 +134,12 @@ def test_a_forecast_says_which_labels_it_is_for_until_a_rate_is_declared():
 
 def test_the_bound_of_a_run_grows_as_the_label_gets_rarer_than_one_in_ten():
     problem = plan_of(table(users=3000)).problem
-    seen = Seen(noise=1e-4, radius=0.5, learnt=0.5)
+    seen = Observations(noise=1e-4, radius=0.5, progress=0.5)
     law, away = LOGISTIC, np.zeros(2)
     bounds = []
     for chance in (0.4, 0.1, 0.05, 0.01):
         point = np.array([0.0, math.log(chance / (1 - chance))])
-        bounds.append(after(problem, ROUNDS, seen.sure(law, point, away, 0.0)._replace(learnt=0.5)))
+        bounds.append(after(problem, ROUNDS, seen.sure(law, point, away, 0.0)._replace(progress=0.5)))
     assert bounds[0] == pytest.approx(bounds[1], rel=0.02)
     assert bounds[1] < 0.8 * bounds[2] < 0.4 * bounds[3]
 
@@ -147,7 +147,7 @@ def test_the_bound_of_a_run_grows_as_the_label_gets_rarer_than_one_in_ten():
 def test_a_flat_tail_of_users_gradients_makes_the_bound_of_squares_larger():
     """Amounts with a long tail: users far away are clipped at one side."""
     problem = plan_of(table(loss="least_squares"), loss="least_squares").problem
-    steep, flat = (after(problem, ROUNDS, Seen(noise=1e-5, radius=0.5, tail=tail)) for tail in (4.0, 1.0))
+    steep, flat = (after(problem, ROUNDS, Observations(noise=1e-5, radius=0.5, tail=tail)) for tail in (4.0, 1.0))
     assert flat == pytest.approx(4 * steep)
 
 

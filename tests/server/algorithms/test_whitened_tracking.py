@@ -17,7 +17,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.estimates import tail_power
 from quoron_server.algorithms.whitened.method import WhitenedTracking
-from quoron_server.algorithms.whitened.parameters import Law
+from quoron_server.algorithms.whitened.parameters import CurvatureModel
 from quoron_server.plan import Privacy, RunPlan
 
 NAME = "whitened-tracking"
@@ -193,7 +193,7 @@ def test_what_clipping_takes_is_foreseen_as_users_made_row_by_row_have_it(items,
     for beyond in (0.05, 0.2, 0.5):
         radius = 1.5 * np.quantile(lengths, 1 - beyond)
         moved = (gradients * np.minimum(1, radius / lengths)[:, None]).mean(axis=0)
-        found = Law(0.25, sigmoid=True, intercept=True).clipped(x, beyond, items)
+        found = CurvatureModel(0.25, sigmoid=True, intercept=True).clipped(x, beyond, items)
         assert found == pytest.approx(moved, abs=8 * radius * np.sqrt(beyond) / np.sqrt(20_000) / 3)
         assert found[:3] @ x[:3] < 0  # towards a longer model
 
@@ -201,7 +201,7 @@ def test_what_clipping_takes_is_foreseen_as_users_made_row_by_row_have_it(items,
 @given(beyond=st.floats(-1.0, 2.0), items=st.integers(1, 10**6), length=st.floats(0.0, 1e3), constant=st.booleans())
 def test_what_clipping_takes_is_finite_and_no_longer_than_a_gradient(beyond, items, length, constant):
     x = np.append(length * np.array([0.6, 0.8]), 2.0)
-    found = Law(0.25, sigmoid=True, intercept=constant).clipped(x, beyond, items)
+    found = CurvatureModel(0.25, sigmoid=True, intercept=constant).clipped(x, beyond, items)
     assert found.shape == x.shape
     assert np.linalg.norm(found) <= 1.0
     if beyond <= 0 or (length == 0 and constant):
@@ -217,7 +217,7 @@ def test_models_are_shorter_where_what_clipping_takes_is_given_back(monkeypatch)
     batch = ItemBatch(rows, labels, np.arange(users + 1))
     plan = plan_of(batch)
     given_back = np.mean([left(batch, plan, seed=seed) for seed in range(10)])
-    monkeypatch.setattr(Law, "clipped", lambda self, x, beyond, items: np.zeros(len(x)))
+    monkeypatch.setattr(CurvatureModel, "clipped", lambda self, x, beyond, items: np.zeros(len(x)))
     assert given_back < 0.8 * np.mean([left(batch, plan, seed=seed) for seed in range(10)])
 
 
@@ -225,7 +225,7 @@ def test_models_are_shorter_where_what_clipping_takes_is_given_back(monkeypatch)
 def test_nothing_is_given_back_for_numbers_or_in_fear_of_adversarial_users(loss, robust, monkeypatch):
     batch = table(loss=loss)
     plan = plan_of(batch, loss, robust=robust)
-    monkeypatch.setattr(Law, "clipped", None)
+    monkeypatch.setattr(CurvatureModel, "clipped", None)
     assert np.isfinite(run(batch, plan, loss)[1]).all()
 
 

@@ -23,7 +23,7 @@ from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.arrays import Matrix
 from quoron_privacy.means.free_counts import ColumnMean, Columns, Length, Moment, Presence
 from quoron_server.algorithm import Vector
-from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, CurvatureModel, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
 from quoron_server.plan import RunPlan
 
@@ -66,7 +66,7 @@ class Windows:
 def narrowed(windows: Windows, released: Columns, share: float, mechanism: ColumnMean, *, constant: bool) -> Windows:
     """By a release, over `share` of users. The first one is of whole ranges, whose ends are public."""
     first = windows.known == 0.0
-    errors = [each / share for each in mechanism.deviations]
+    errors = [deviation / share for deviation in mechanism.deviations]
     mean, spread, square = released.mean / share, np.maximum(released.spread / share, 0.0), released.square / share
     precision = errors[3] ** -2
     known = windows.known + precision
@@ -161,10 +161,12 @@ class GradientModel:
     walks: Vector  # (t,): b, the walk's variance at each point
     inverse: Matrix  # (t, t), of the covariance
     slope_variance: float  # σ_H², of a coordinate
-    law: Law
+    law: CurvatureModel
 
     @classmethod
-    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
+    def of(
+        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: CurvatureModel
+    ) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
         slope_variance = LEARNT**2 / points.shape[1]
         known = np.array([law.gradient(x) for x in points])

@@ -90,12 +90,12 @@ from quoron_server.algorithms.whitened.estimates import (
     tail_power,
     within,
 )
-from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, Law, WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, CurvatureModel, WhitenedParameters
 from quoron_server.algorithms.whitening import FLOOR, along
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
+MIN_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 LEARNT_AT_MOST = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
 LOST = 0.5  # of the most: where noise may leave so much it may be why little was learnt, and nothing is sure
@@ -104,12 +104,12 @@ HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; 
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
 COMMON = 0.1  # share of the rarer of two labels, from which a forecast without a declared rate holds
 TAILED = 4.0  # times a bound for squares, where users' lengths have a flat tail
-LEAST_RARITY = 1e-6  # to be divided by
+MIN_RARITY = 1e-6  # to be divided by
 NOISY = 2.0  # times what always saying the label rate leaves: a model of noise leaves less
 QUANTILES = 512  # of predictions, by which means over them are taken
 
 
-class Powers(NamedTuple):
+class PowerLaw(NamedTuple):
     """The logarithm of a bound: a constant, exponents of D = d(K - 1), of ν = nμ_g / √D and of m, and of what is known.
 
     For squares in units of twice the start's loss, the squared label bound.
@@ -121,10 +121,10 @@ class Powers(NamedTuple):
     items: float
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
-    rarity: float = 0.0  # of 4p(1 - p), p a declared label rate; released: of `Seen.rarity`
+    rarity: float = 0.0  # of 4p(1 - p), p a declared label rate; released: of `Observations.rarity`
     alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
-    def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
+    def of(self, problem: Problem, resolution: float, seen: "Observations | None" = None) -> float:
         """Return the bound, whatever there is to learn."""
         rate = (problem.beliefs.label_rates or (0.5,))[0]
         parts = Contrasts(problem.features, problem.outputs).dimension
@@ -138,26 +138,26 @@ class Powers(NamedTuple):
         return unit * math.exp(min(logarithm, 100.0))
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """What a run released about how far its model is off."""
 
     noise: float  # ½ Σ P/h: the excess risk of the noise, one step from the model
     radius: float  # C
-    learnt: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
+    progress: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
     rising: float = 0.0  # what longer predictions gain by the last gradient, less half a deviation of its noise
     hidden: float = 0.0  # share of directions in which columns vary too little to be seen
     rarity: float = 1.0  # 4p(1 - p) over that of a rate of COMMON, p the mean chance of the model; at most 1
     tail: float = math.inf  # α of a tail r^-α of users' lengths
 
-    def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
+    def sure(self, law: CurvatureModel, point: Vector, gradient: Vector, error: float) -> "Observations":
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
         rarity, rising = law.rarity(point) / (4 * COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
-        return self._replace(learnt=learnt(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
+        return self._replace(progress=progress(law, point), rising=rising, rarity=min(max(rarity, MIN_RARITY), 1.0))
 
     def growth(self, problem: Problem) -> float:
         """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""
-        return RISING * (self.learnt / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
+        return RISING * (self.progress / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
 
     @property
     def unseen(self) -> bool:
@@ -184,7 +184,7 @@ def hidden(doubt: Vector, *, constant: bool) -> float:
     return float(np.mean((values < SMALL * values.mean()) | lost))
 
 
-def learnt(law: Law, point: Vector) -> float:
+def progress(law: CurvatureModel, point: Vector) -> float:
     """By how much labels are less in doubt than at the start, in nats, if the law is right and predictions are."""
     if law.outputs == 1:
         level = float(point[-1]) if law.intercept else 0.0
@@ -200,12 +200,12 @@ def learnt(law: Law, point: Vector) -> float:
 
 
 BEFORE = {
-    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-1.2, alone=1.3),
-    "squares": Powers(1.1, 0.2, -1.63, -0.268),
+    "logistic": PowerLaw(1.05, 0.7, -1.37, -0.2, rarity=-1.2, alone=1.3),
+    "squares": PowerLaw(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, rarity=-0.5, alone=0.69),
-    "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
+    "logistic": PowerLaw(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, rarity=-0.5, alone=0.69),
+    "squares": PowerLaw(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
 
@@ -224,13 +224,13 @@ def _way(problem: Problem, rounds: int) -> float:
     return 0.5**rounds * start_risk(problem) if problem.beliefs.sigmoid else 0.0
 
 
-def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
+def after(problem: Problem, rounds: int, seen: Observations) -> float | None:
     """Of a run that kept its model, by what it released; None with few rounds, too."""
     if rounds < FORECAST_FROM or not _measured(problem):
         return None
     most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
     if problem.beliefs.sigmoid:
-        top = LEARNT_AT_MOST * math.sqrt(seen.learnt * most)  # noise leaves no more than there is: most is learnt
+        top = LEARNT_AT_MOST * math.sqrt(seen.progress * most)  # noise leaves no more than there is: most is learnt
         found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
     elif seen.tailed:  # those far away are clipped, most at one side where amounts have a long tail
         found *= TAILED
@@ -250,7 +250,7 @@ def _kind(problem: Problem) -> str:
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
 
 FACTORS_FROM = 0.7
-MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
+MAX_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 RESTORED, BEYOND_RESTORED = 0.5, 50.0  # share of what clipping takes by the model that is given back; BEYOND if any is
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
@@ -258,12 +258,12 @@ FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of number
 LEVEL_ALONE = 5  # gradients, from which on the first step moves the labels' mean alone
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP = 3.0  # α of a tail r^-α below which π* falls, by its square
-LEAST_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
+MIN_TARGET = 0.4, 0.05  # to what part of it at most: of squares; of classes, rare ones of which have long gradients
 OVERSHOT = 2.0  # deviations of noise by which a gradient rises more along a step than it fell, for the next to be short
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
-LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
+MIN_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where adversarial users are declared: least share of users beyond the radius, its largest factor over their spread,
 # over their length at the start and over its bound; the largest root mean square of logistic predictions, of others
 # over y.
@@ -439,7 +439,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
         lately = slice(max(1, t - LATELY), t + 1)
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
-        so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
+        so_far = (series[: t + 1] for series in (points, gradients, variances, walks))
         model = GradientModel.of(*so_far, law=self._law)
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
@@ -482,7 +482,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         """
         p, parts, t = self.parameters, self._contrasts.parts, state.round
         usual, signal = USUAL * math.sqrt(p.width), along(state.transform, constant=p.intercept)
-        noise = math.sqrt(self._contrasts.dimension / sum(each**-2 for each in p.gradient_scales))
+        noise = math.sqrt(self._contrasts.dimension / sum(scale**-2 for scale in p.gradient_scales))
         pull = np.diag(state.radius * noise / usual * signal.mean() / signal)
         pull += p.ridge * state.transform.T @ state.transform
         before = t > 0 and state.radii[t - 1] == state.radius  # whether the last step was such a one
@@ -552,12 +552,12 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         h = np.outer(levels, 1 + DOUBT * state.doubt)  # (q, d), of the parts along the basis
         if self._law.level:  # its curvature is known
             h[:, -1] = levels / (1 + FLOOR)
-        along, falls = (basis.T @ each.reshape(parts, -1) for each in (theta, gradient))
+        along, falls = (basis.T @ vector.reshape(parts, -1) for vector in (theta, gradient))
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
-            inverse = np.linalg.inv(np.stack([np.diag(each) for each in h]) + pull)
-            each = zip(along, falls, inverse, strict=True)
-            wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
+            inverse = np.linalg.inv(np.stack([np.diag(row) for row in h]) + pull)
+            parts_of = zip(along, falls, inverse, strict=True)
+            wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in parts_of])
             variances = variance * np.sum(inverse**2, axis=2)
         else:  # what rounds have learnt of curvatures counts
             step, variances = model.step(falls, h, basis)
@@ -597,8 +597,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
             target = self._target(self._law.variety(following))
-        factor, least = state.factor, LEAST_RADIUS * p.start_slope
-        fewer = max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET[p.sigmoid])  # who is far beyond costs most
+        factor, least = state.factor, MIN_RADIUS * p.start_slope
+        fewer = max((max(tail, 0.0) / STEEP) ** 2, MIN_TARGET[p.sigmoid])  # who is far beyond costs most
         near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are right, the few others matter
         several = target if p.robust else target * min(max(near, NEAR[1]), 1.0)
         aimed = several if p.outputs > 1 else target if p.robust else min(target, self._common * fewer)
@@ -609,7 +609,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
                 least = max(least, state.radius * math.exp(0.5 * min(surprise - 1, 1.0)))
         factor = min(factor, ROBUST_FACTOR) if p.robust else factor
         error = error + LEARNT**2 * moved / d
-        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
+        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / MIN_RADIUS)
         if p.robust:
             radius = min(radius, ROBUST_BOUND * estimates.bound(self.plan), ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
@@ -617,7 +617,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def voting(self, state: WhitenedState) -> ClippedSum:
         """To V: losses of users change by √S ‖θ‖, whose gradients are that far from their mean."""
         p, change = self.parameters, math.sqrt(state.spread) * float(np.linalg.norm(state.point))
-        return ClippedSum(min(max(LEAST_RADIUS**2 * p.vote_bound, change), p.vote_bound), p.cohort_size)
+        return ClippedSum(min(max(MIN_RADIUS**2 * p.vote_bound, change), p.vote_bound), p.cohort_size)
 
     def voted(self, state: WhitenedState, released: float, answered: int) -> Update[WhitenedState]:
         """By the mean change of the loss of so many users, over V."""
@@ -640,11 +640,11 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         named = {"unseen": seen.unseen, "grows": grows, "tailed": seen.tailed}
         return {"left": left, "heard": heard} | named
 
-    def seen(self, state: WhitenedState) -> Seen:
+    def seen(self, state: WhitenedState) -> Observations:
         """Return what a run has released, before its vote, about how far its model is off."""
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         lost, noise = hidden(state.doubt, constant=p.intercept), 0.5 * state.error * float(np.sum(1 / bends))
-        seen = Seen(noise, state.radius, hidden=lost, tail=state.tail)
+        seen = Observations(noise, state.radius, hidden=lost, tail=state.tail)
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
         gradient, error = state.centre, state.error
         if state.alike:  # users who were clipped had lengths between C and G₀
@@ -679,7 +679,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         """π*: the smaller the rarer a label is."""
         nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
         rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
-        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(self._contrasts.dimension)  # noise grows with D, not bias
+        most = MAX_BEYOND[0] - MAX_BEYOND[1] / math.sqrt(self._contrasts.dimension)  # noise grows with D, not bias
         return min(most, max(least, self._common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:

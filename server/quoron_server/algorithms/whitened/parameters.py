@@ -30,11 +30,11 @@ from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row
 
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
 STEPS, HALVINGS = 6, 40  # by which predictions are found
-LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
+MIN_CURVATURE = 0.4  # of a contrast, over that of even chances
 PASSES, A_PASS = (3, 12), 100.0  # of `approached`, and the ν that one takes
 DAMPED = 0.5, 0.25  # share of a pass that is gone, as γ may be twice as steep as its mean curvature; after one too far
-LEAST_BEYOND = 0.002  # share of users far away, below which nothing is taken to be cut off
-MADE_ROWS, LEAST_USERS, MOST_ITEMS = 1 << 16, 4096, 16  # of made-up users: rows in all, users, and items at most of one
+MIN_BEYOND = 0.002  # share of users far away, below which nothing is taken to be cut off
+MADE_ROWS, MIN_USERS, MAX_ITEMS = 1 << 16, 4096, 16  # of made-up users: rows in all, users, and items at most of one
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
@@ -99,13 +99,13 @@ def _users(items: int, slopes: int) -> tuple[Matrix, Matrix, Vector, NDArray[np.
     """Of made-up users of 1 to 2 `items` - 1 rows: normal and uniform numbers (u, rows), χ² of all slopes but one (u,),
     and how many rows they have, (u, 1); the same ones every time."""
     random, most = np.random.Generator(np.random.Philox(0)), 2 * items - 1
-    shape = (max(LEAST_USERS, MADE_ROWS // most), most)
+    shape = (max(MIN_USERS, MADE_ROWS // most), most)
     across = random.chisquare(slopes - 1, shape[0]) if slopes > 1 else np.zeros(shape[0])
     return random.standard_normal(shape), random.random(shape), across, random.integers(1, most + 1, (shape[0], 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class CurvatureModel:
     """The mean curvature at a point of q parts; of K classes it is a matrix among their K - 1 contrasts."""
 
     curvature: float  # φ₂, of one prediction; of several 1 / K, at even chances
@@ -125,7 +125,7 @@ class Law:
         if self.outputs == 1:
             return np.array([4 * self.curvature * self._even(x)[1] if self.sigmoid else self.curvature]), _ONE
         values, basis = np.linalg.eigh(self._mean(x)[0])
-        return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
+        return np.maximum(values, MIN_CURVATURE * self.curvature), basis
 
     def gradient(self, x: Vector) -> Vector:
         """Return γ(x), (q d,): exact where features are Gaussian in the metric and independent of labels."""
@@ -195,9 +195,9 @@ class Law:
         """
         slopes, level = (x[:-1], float(x[-1])) if self.intercept else (x, 0.0)
         length = float(np.linalg.norm(slopes))
-        if beyond <= LEAST_BEYOND or length == 0.0:
+        if beyond <= MIN_BEYOND or length == 0.0:
             return np.zeros(len(x))
-        scores, uniform, across, counts = _users(min(items, MOST_ITEMS), len(slopes))
+        scores, uniform, across, counts = _users(min(items, MAX_ITEMS), len(slopes))
         chances = expit(level + length * scores)
         residuals = (chances - (uniform < chances)) * (np.arange(scores.shape[1]) < counts) / counts
         rows = np.stack([np.sum(residuals * scores, axis=1), residuals.sum(axis=1) * self.intercept])
@@ -250,7 +250,7 @@ class Law:
         return 0.25 * (1 - float(shares @ shares)) * self.outputs / self.parts
 
 
-MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is sent a whole matrix
+MAX_CONTRASTED = 512  # numbers of a model of several classes, of which a client is sent a whole matrix
 COLUMNS = 3  # looks at columns
 STAGES = 4  # second moments
 PARTS = COLUMNS + 2 * STAGES + 1  # those, a length and a second moment as often as that, and the length of a gradient
@@ -299,9 +299,9 @@ class WhitenedParameters(Parameters):
         return max(1.0, 0.5 * (self.outputs - 1))
 
     @property
-    def law(self) -> Law:
+    def law(self) -> CurvatureModel:
         """What is known of the loss before anybody answers."""
-        return Law(self.mean_curvature, self.sigmoid, self.outputs, self.intercept, self.resolution)
+        return CurvatureModel(self.mean_curvature, self.sigmoid, self.outputs, self.intercept, self.resolution)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""
@@ -351,7 +351,7 @@ class WhitenedParameters(Parameters):
         means = [self.gradient(d, round_) for round_ in range(self.gradients)]
         at_start = gradients(problem)
         later = replace(at_start, centre=zero if self.ridge else None, smoothing=moreau(self.smoothing))
-        looks = (*(columns,) * COLUMNS, *(each for moment in moments for each in (length, moment)))
+        looks = (*(columns,) * COLUMNS, *(mu for moment in moments for mu in (length, moment)))
         if self.parts:
             asked: list[tuple[Task, tuple[Any, ...]]] = [(SecondMoment(problem.features), (by,)) for by in looks]
             asked += [(at_start, (by,)) for by in (length, means[0])]
@@ -368,7 +368,7 @@ class WhitenedParameters(Parameters):
                     made[id(by)] = RoundRelease(by, by.entry(), mu)
             tells = isinstance(by, MomentMean | NormCountMean)
             rows = None
-            if self.parts and (self.outputs == 1 or d <= MOST_CONTRASTED):
+            if self.parts and (self.outputs == 1 or d <= MAX_CONTRASTED):
                 vote_unit = 1 / self.cohort_size / self.vote_scale
                 rows = MaskedRows(self.adjacency, clipped_row(1, vote_unit, "vote") if by is vote else by.masked)
             yield Rounds(

@@ -17,7 +17,7 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
 from quoron_server.algorithms.spec import AlgorithmSpec, Calibrated, Factor, Guarantees, NoBlackBoxes, Policy
-from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, WhitenedTracking, before
+from quoron_server.algorithms.whitened.method import COMMON, MIN_RESOLUTION, WhitenedTracking, before
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.plan import Decision, PolicyInputs, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -26,7 +26,7 @@ NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
 MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
-LEAST_PARTICIPATION = 0.25  # with which `auto` takes it: no share of users who answer is taken for less than a fifth
+MIN_PARTICIPATION = 0.25  # with which `auto` takes it: no share of users who answer is taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
@@ -140,10 +140,8 @@ def taken(plan: RunPlan, allowed: PolicyInputs) -> Decision:
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
     answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
-    if allowed.participation < LEAST_PARTICIPATION:
-        return Decision(
-            False, f"where {LEAST_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken"
-        )
+    if allowed.participation < MIN_PARTICIPATION:
+        return Decision(False, f"where {MIN_PARTICIPATION:.0%} of users are expected to answer, {NAME} would be taken")
     if allowed.everybody:
         return Decision(True, "one machine holds all rows, and may ask everybody in every round")
     return Decision(
@@ -211,7 +209,7 @@ def _gradient_share(users: int, mu: float) -> float:
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
-    least, most = (each + (PARTS if options.parts else 0) for each in (ROUNDS_FROM, ROUNDS_TO))
+    least, most = (rounds + (PARTS if options.parts else 0) for rounds in (ROUNDS_FROM, ROUNDS_TO))
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
         raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
@@ -235,7 +233,7 @@ def _calibrated(
     smoothing = (options.smoothing or SMOOTHING) if problem.link_curvature is None else 0.0
     numbers = Contrasts(problem.features, problem.outputs).dimension
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
-    each, gradients = _length_share(users, mu), rounds - 1
+    length, gradients = _length_share(users, mu), rounds - 1
     own = target * math.sqrt(_gradient_share(users, mu))
     weights = [GROWTH**t for t in range(gradients)]
     mus = [own * math.sqrt(weight / math.fsum(weights)) for weight in weights]
@@ -251,7 +249,7 @@ def _calibrated(
         cohort_size=users,
         rounds=rounds,
         adjacency=adjacency,
-        length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
+        length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(length)).scale,
         column_scale=ColumnMean.for_mu(
             columns=problem.features - (problem.beliefs.intercept and problem.features > 1),
             users=users,
@@ -300,14 +298,14 @@ def _mean_curvature(problem: Problem, curvature: float) -> float:
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
     """Why nothing can be learnt from so few users at this μ, with the least n that would do; None where it can."""
     found = resolution(problem, mu, options, problem.users)
-    if found >= LEAST_RESOLUTION:
+    if found >= MIN_RESOLUTION:
         return None
 
     condition = (
         f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
-        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
+        f"{MIN_RESOLUTION:g}, at which more is lost to noise than learnt"
     )
-    return Infeasible.too_few(NAME, condition, math.ceil(problem.users * LEAST_RESOLUTION / found))
+    return Infeasible.too_few(NAME, condition, math.ceil(problem.users * MIN_RESOLUTION / found))
 
 
 SPEC = AlgorithmSpec(
