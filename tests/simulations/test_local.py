@@ -278,13 +278,13 @@ class TestItems:
     def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
         config = parse(TABLE, settings=("population.test_fraction=0.0",))
         prepared, folder = runs.prepare(config, table), Folder(tmp_path / "f")
-        population = prepared.scene.population
+        population = prepared.setup.population
         for number in range(1, population.users + 1):
             folder.client(number).mkdir(parents=True)
         give_tables(folder, config, table, population.users)
-        simulation, terms = programs.Simulation(prepared.scene, 0.0), Terms.read("r", _description(prepared))
+        simulation, terms = programs.Simulation(prepared.setup, 0.0), Terms.read("r", _description(prepared))
         for number in range(1, population.users + 1):
-            place, wanted = folder.client(number), population.held.of(np.array([number - 1]))
+            place, wanted = folder.client(number), population.all_items.of(np.array([number - 1]))
             assert _same(programs.items_of(simulation, number).batch, wanted)
             assert "who" not in pq.read_schema(place / ITEMS).names
             if number != 5:  # whose rows cannot be used

@@ -211,7 +211,7 @@ def budgeted() -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("name", by_default(*budgeted()))
 def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
     chosen = [*MANY[1:], "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
-    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
         chosen.append("privacy.adjacency=zero-out")
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]
@@ -228,7 +228,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
 )
 def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more(name: str) -> None:
     chosen = [*MANY, f"algorithm.name={name}"]
-    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
+    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
         chosen.append("privacy.adjacency=zero-out")
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]

@@ -340,7 +340,7 @@ GRID = np.linspace(1e-4, 1 - 1e-4, 801)
 
 
 def best(alarms: np.ndarray, odds: Odds) -> np.ndarray:
-    return np.array([odds.found(float(each)) for each in alarms])
+    return np.array([odds.power(float(alarm)) for alarm in alarms])
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (1.0, 0.05), (8.0, 1e-6), (50.0, 1e-9)])
@@ -392,8 +392,8 @@ def test_a_broken_reading_is_told_by_the_worst_pair():
     """The twin forgets δ: the response that reveals is found more often than it says."""
     epsilon, delta = 0.1, 0.05
     reached = delta + math.exp(epsilon) * ALARMS
-    assert Odds(epsilon, delta).found(ALARMS) >= reached - 1e-12
-    assert Odds(epsilon, 0.0).found(ALARMS) < reached
+    assert Odds(epsilon, delta).power(ALARMS) >= reached - 1e-12
+    assert Odds(epsilon, 0.0).power(ALARMS) < reached
 
 
 def test_what_is_told_is_never_rounded_below_what_is_proved():

@@ -28,7 +28,7 @@ from quoron.releases.statistics import statistics
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
@@ -622,4 +622,4 @@ def test_a_mean_is_calibrated_below_what_the_second_account_accepts(
     quoron.mean(values, epsilon=epsilon, delta=delta, bound=1.0, method="clip", seed=0, ledger=tmp_path / "l.sqlite")
     (charge,) = charges(tmp_path / "l.sqlite")
     assert charge.mu is not None
-    assert Pair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta
+    assert DominatingPair.gaussian(charge.mu, charge.variation).delta(epsilon, delta) <= delta

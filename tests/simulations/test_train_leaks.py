@@ -267,7 +267,7 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
     write_files = run.result.write
 
     def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
-        folder.write_text("inputs", run.digest_of(prepared.setup.held.items).hex())
+        folder.write_text("inputs", run.digest_of(prepared.setup.rows.items).hex())
         return write_files(prepared, folder, *given)
 
     monkeypatch.setattr(run.result, "write", keeping)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
+from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 
 import quoron
 from committed import charges
