@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 
 import quoron
 from committed import charges
@@ -31,6 +30,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased
+from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
 from undeclared import QUICK, USERS, crowd, train
