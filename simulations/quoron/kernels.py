@@ -75,7 +75,7 @@ def compile_all(part: int = 0, parts: int = 1) -> None:
 
 def ship() -> None:
     """Compile everything into the installation, for a level of processors where this is one of it; once a source."""
-    if shipped():
+    if prebuilt():
         return
     rmtree(PREBUILT, ignore_errors=True)
     _, name, features = _target()
@@ -89,7 +89,7 @@ def ship() -> None:
     (PREBUILT / "made-of").write_text(_made_of())
 
 
-def shipped() -> bool:
+def prebuilt() -> bool:
     """Return whether what the installation has was compiled of its source, for this processor's level."""
     done = PREBUILT / "made-of"
     return done.exists() and done.read_text() == _made_of()

@@ -614,10 +614,10 @@ def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_pat
     pq.write_table(pa.Table.from_pandas(counted, preserve_index=False), tmp_path / "people" / "0.parquet")
     models = []
     for frame, rules in ((counted, config()), (None, configs.located(config("people"), tmp_path))):
-        model, _, _ = training.rehearse(rules, simulation_seed=3, frame=frame)
+        model, _, _ = training.simulate_training(rules, simulation_seed=3, frame=frame)
         models.append(model)
     np.testing.assert_array_equal(models[0].weights, models[1].weights)
-    plain, _, _ = training.rehearse(config(weight=None), simulation_seed=3, frame=people)
+    plain, _, _ = training.simulate_training(config(weight=None), simulation_seed=3, frame=people)
     assert not np.array_equal(plain.weights, models[0].weights)
 
 
