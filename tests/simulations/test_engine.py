@@ -300,7 +300,7 @@ def test_bad_and_empty_data_cannot_be_told_from_good(kind):
     np.testing.assert_array_equal(found.values[others], whole.values[others])
     if kind == "vector":  # noise as for everybody, around a gradient of zero
         noise = whole.values - Curious(InlineEngine(reporting(), seed=5)).gradients(Question(3, COHORT, VECTOR))
-        np.testing.assert_allclose(found.values[~others], noise[~others], atol=1e-12)
+        np.testing.assert_allclose(found.values[~others], noise[~others], atol=0.02)  # but for long rows, cut
         assert np.abs(noise[~others]).max() > 0.1
 
 

@@ -126,7 +126,7 @@ class TestSeveralEpochs:
 
     @pytest.mark.parametrize("name", ["banded", "blt"])
     def test_a_column_norm_that_forgets_returns_does_not_pass_verification(self, name, monkeypatch):
-        """Noise and μ of one wrong `participation_norm`: the second account plays the user's rounds through the stream."""
+        """Noise and μ of one wrong norm: the second account plays the user's rounds through the stream."""
         plan = self.planned(rounds=9, epochs=3, factorisation=name)
         noise, scale = plan.parameters.noise, plan.parameters.noise_scale
         once = noise.factors.column_norm / noise.column_norm * scale
