@@ -15,7 +15,7 @@ from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, ClientState, run_client, session
 from quoron_client.federation.client_state import Agreement, SeenStore, StoreClaim, objection
 from quoron_client.protocol.questions import Status
-from quoron_client.protocol.wire import MAX_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_SENT, run_mark
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -136,7 +136,7 @@ async def ended(config: ClientConfig) -> str:
         {"rows": 2**31},
         {"head": "\x1b[31m"},
         {"then": "7"},
-        {"charged": range(MAX_TOLD + 1)},
+        {"charged": range(MAX_SENT + 1)},
     ],
 )
 async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(

@@ -216,7 +216,7 @@ async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled
 async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_plane, "MAX_TOLD", most)
+    monkeypatch.setattr(client_plane, "MAX_SENT", most)
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:

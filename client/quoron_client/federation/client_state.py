@@ -77,7 +77,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.durable import HighWaterMark
-from quoron_client.protocol.wire import MAX_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_SENT, run_mark
 from quoron_privacy.arrays import Mask, compressed, decompressed, mask
 from quoron_privacy.errors import ConfigError, LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -170,11 +170,11 @@ class StoreClaim:
             or message.rows >= 2**31
             or _HASH.fullmatch(message.head) is None
             or (message.then and _HASH.fullmatch(message.then) is None)
-            or len(charged) > MAX_TOLD
+            or len(charged) > MAX_SENT
         ):
             raise WireError("Expected a description of the coordinator's database, got something else.")
         return cls(
-            words, message.rows, message.head, message.then, None if len(charged) == MAX_TOLD else frozenset(charged)
+            words, message.rows, message.head, message.then, None if len(charged) == MAX_SENT else frozenset(charged)
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
@@ -554,7 +554,7 @@ class ClientState(AbstractContextManager["ClientState"]):
                 if run not in have:
                     Agreement(run, b"", epsilon, delta, participations=0, everybody=1, ended=1).write(database)
                 have.add(run)
-            if len(known) < MAX_TOLD:
+            if len(known) < MAX_SENT:
                 begun = {run for run, *_ in known} | self._again
                 earlier = "NOT ended AND NOT given AND store = ? AND rowid <= ?"
                 for agreed in Agreement.all(database, earlier, self._root, self._before):

@@ -38,7 +38,7 @@ from quoron_client.federation.terms import Promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
-from quoron_client.protocol.wire import MAX_TOLD, UNASKED
+from quoron_client.protocol.wire import MAX_SENT, UNASKED
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
@@ -341,10 +341,10 @@ def _is_timely(message: federation.ServerMessage) -> bool:
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
     """Return the runs that, to the coordinator, this key has agreed to. Raises WireError for impossible ones."""
     charges = [(agreement.run, agreement.epsilon, agreement.delta) for agreement in enrolled.agreed]
-    if len(charges) > MAX_TOLD or not all(
+    if len(charges) > MAX_SENT or not all(
         0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in charges
     ):
-        raise WireError(f"Expected at most {MAX_TOLD} runs with their ε and δ, got something else.")
+        raise WireError(f"Expected at most {MAX_SENT} runs with their ε and δ, got something else.")
     return charges
 
 

@@ -275,7 +275,7 @@ def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
 
     C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
     first round is simulated, up to 16,384; where there are more, the column norm is believed. Else the user of
-    rounds 0, b, 2b, ... is the worst as long as the column of round 0, simulated beside it, never grows; else inf.
+    rounds 0, b, 2b, ... is the worst as long as the column of round 0, simulated with it, never grows; else inf.
     """
     norm = _simulated_norm(noise)
     rounding = (2 * norm + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP

@@ -53,7 +53,7 @@ loops = OnFirstUse("quoron_privacy.robust.smooth_test_loops")
 
 TICKETS = 2**63
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
-_OPTIONS = 60  # numbers of levels that are looked at, from the fewest to 18 times as many
+_OPTIONS = 60  # numbers of levels that are tried, from the fewest to 18 times as many
 _VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
 _SURELY = np.ones(1)  # the chance of a shift that is no mixture
 

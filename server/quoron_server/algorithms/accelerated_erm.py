@@ -377,7 +377,7 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         lost = np.array([self.count_slack(phase.cohort) for phase in phases])
         rates = [sampling_rate(phase.users, phase.cohort) if phase.cohort < phase.users else 1.0 for phase in phases]
         rounds = [phase.rounds for phase in phases]
-        return lottery_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, rounds, lost)
+        return smooth_test_noise(self.privacy.epsilon, self.privacy.delta, cohorts, rates, rounds, lost)
 
 
 _Tried = tuple[Inputs, CandidateGrid, int]  # and which of the grid's steps
@@ -386,7 +386,7 @@ _Tried = tuple[Inputs, CandidateGrid, int]  # and which of the grid's steps
 # -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
 
 
-def lottery_noise(
+def smooth_test_noise(
     epsilon: float, delta: float, cohorts: Integers, rates: Sequence[float], often: Sequence[int], forgiven: Integers
 ) -> Vector:
     """σ/τ of `subsampled_test.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""

@@ -40,8 +40,8 @@ from quoron_server.algorithms.accelerated_erm import (
     ReleasedGradients,
     account,
     count_slack,
-    lottery_noise,
     released_gradient,
+    smooth_test_noise,
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
@@ -199,7 +199,7 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
     sizes, ones = np.full(len(rounds), cohort), [1.0] * len(rounds)
     for (radius, share), slack in product(radii(problem, options.radius), SLACKS):
         lost = np.full(len(rounds), count_slack(problem, cohort, share + slack))
-        noise = lottery_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, lost)
+        noise = smooth_test_noise(privacy.epsilon, privacy.delta, sizes, ones, rounds, lost)
         fit = np.isfinite(noise)
         some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
         if some:

@@ -366,6 +366,6 @@ def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
 
 
 def geometric_phases(users: int, phases: int) -> list[int]:
-    """Return the users of geometric phases: half of what is left in each; the last has as many as the one before."""
+    """Return the users of geometric phases: half of the rest in each; the last has as many as the one before."""
     sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
     return [*sizes, users - sum(sizes)]

@@ -35,7 +35,7 @@ Place = tuple[str, int]  # address and port
 
 _MOST = 4096  # names, before those with full buckets are removed
 
-MAX_TOLD = 1000  # ended runs that are announced to a reconnected client
+MAX_SENT = 1000  # ended runs that are announced to a reconnected client
 MAX_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
 MAX_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
 ENDED_EACH = 2  # connections of one client that are ended in a poll
@@ -350,7 +350,7 @@ class ClientPlane:
         """Announce runs that ended while a client was disconnected, so that it erases the answers that it keeps."""
         with suppress(QuoronError):  # another process has the database, or the coordinator is stopping
             scheduler = self._scheduler
-            for run, how in await scheduler.stored(scheduler.registry.ended_with, stream.user, MAX_TOLD):
+            for run, how in await scheduler.stored(scheduler.registry.ended_with, stream.user, MAX_SENT):
                 stream.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
                 await stream.wait_for_space()
 

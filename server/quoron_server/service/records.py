@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.wire import MAX_TOLD, run_mark
+from quoron_client.protocol.wire import MAX_SENT, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.federation import RunStore
@@ -168,7 +168,7 @@ class Records:
 
     def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
-        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MAX_TOLD:])]
+        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MAX_SENT:])]
         state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
         return state | {"charged": charged}
 

@@ -188,7 +188,7 @@ class RunScheduler:
         """Return name, ε and δ of the runs that a user's client has agreed to, the latest first."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
             await self.stored(engine.note_of, user)
-        return await self.stored(self.registry.agreed, user, wire.MAX_TOLD)
+        return await self.stored(self.registry.agreed, user, wire.MAX_SENT)
 
     async def submit(self, text: str, *, by: str = "") -> str:
         """Enter a run of an operator; return its name. Submitting the same specification again is the same run.

@@ -655,7 +655,7 @@ def _users_needed(held: HeldOut) -> int:
         users = math.ceil(users * min(width / 0.25, 2.0))
 
 
-def foretold(held: HeldOut) -> str:
+def expected_intervals(held: HeldOut) -> str:
     """Return how wide intervals will be, by public numbers: of labels half of which are of either class."""
     width = expected(held)
     if held.classes == 0:

@@ -510,7 +510,7 @@ def _estimated(
 
 
 MAX_USERS = 10**10
-EPSILONS = (MIN_EPSILON, MAX_EPSILON)  # that are looked at
+EPSILONS = (MIN_EPSILON, MAX_EPSILON)  # that are tried
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -170,7 +170,7 @@ def read(
 ) -> tuple[pa.Table, column_bounds.Integers, int]:
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
-    Of a user as many count as of one item that is declared: `max_rows`. Nobody may be there where it may be `empty`.
+    Of a user as many count as of one item that is declared: `max_rows`. There may be no user where it may be `empty`.
     ConfigError for the user's own column among `names`.
     """
     if user in names:

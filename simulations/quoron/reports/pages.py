@@ -293,7 +293,7 @@ def training_sections(
     care = [_sentence(warning) for warning in (*summary.warnings, summary.unseen)]
     heads, estimates = ["column", "released"], [[bound.column, bound.text()] for bound in summary.estimates]
     measured, quality = summary.evaluation, summary.data_quality
-    unmeasured = [Section(title="How good the model is", note=[summary.foretold() or UNMEASURED])]
+    unmeasured = [Section(title="How good the model is", note=[summary.excess_risk() or UNMEASURED])]
     return [
         *(evaluation(measured) if measured else unmeasured),
         Section(title="To take care of", warnings=care),

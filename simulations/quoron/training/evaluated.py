@@ -43,7 +43,7 @@ def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int)
     ALGORITHMS[whole.algorithm].verify(whole)
     remark = (
         f"{held_out.users:,} of {users:,} users are held out, in secret, and tell how good the model is for the same "
-        f"epsilon, as nobody is in both parts: {figures.foretold(held_out)}, 95 %."
+        f"epsilon, as nobody is in both parts: {figures.expected_intervals(held_out)}, 95 %."
     )
     return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
 

@@ -99,12 +99,12 @@ class TrainingSummary(Printed):
     overtaken: bool = False  # what the run released says that the plan's forecast may not hold
     doubts: tuple[str, ...] = ()  # of the warnings, which they begin: what casts doubt on the result; never cut
 
-    def foretold(self) -> str | None:
+    def excess_risk(self) -> str | None:
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
         risks = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
-        known = [(word, risk) for word, risk in risks if risk is not None]
-        texts = [f"{risk.excess_risk:.2g} {word}" + f" ({risk.words()})" * bool(risk.words()) for word, risk in known]
+        pairs = [(f"{risk.excess_risk:.2g} {word}", risk.words()) for word, risk in risks if risk is not None]
+        texts = [f"{text} ({words})" if words else text for text, words in pairs]
         return f"excess risk at most {', '.join(texts)}" if texts else None
 
     def _beside(self) -> str:
@@ -206,7 +206,7 @@ def write(
     summary = _summary(prepared, model, events, seen, measured)
     intervals = intervals_of(model, plan, events)
     known = {"no_interval": f"no interval: {intervals}"} if isinstance(intervals, str) else {"uncertainty": intervals}
-    model = replace(model, forecast=summary.foretold(), evaluation=measured, **known)
+    model = replace(model, forecast=summary.excess_risk(), evaluation=measured, **known)
     folder.write_rounds([public_row(event) for event in events])
     folder.write_json("summary.json", summary.as_json())
     pages.write_training(folder, summary, model)

@@ -828,7 +828,7 @@ def _array(part: Any) -> Array:
 
 def _numbers(part: Any) -> Array:
     try:
-        numbers = _array(part).copy()  # which nobody else writes
+        numbers = _array(part).copy()  # its own memory: the part may be shared
     except (TypeError, ValueError) as error:
         raise DataError(
             f"Expected numbers, got {type(part).__name__} that numpy cannot hold. Give them as float32."

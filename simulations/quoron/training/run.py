@@ -204,7 +204,7 @@ def _planned(
     if estimates is None and isinstance(label, Signs) and not label.truth:  # whose type does not say so
         remarks += (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)
     if unchecked is not None:
-        remarks += (f"Nobody looks at how well the table fits its declarations: {unchecked}.",)
+        remarks += (f"No data quality check is made: {unchecked}.",)
     rows = replace(rows, declared=replace(rows.declared, domain=plan.problem.domain))
     setup = TableSetup(rows, identity, unchecked, estimates, users_digest)
     return _prepared(config, setup, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
