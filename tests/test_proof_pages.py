@@ -269,11 +269,30 @@ def test_the_code_of_every_line_of_a_paper_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
-def test_an_algorithm_as_printed_is_read_in_at_most_ten_files(page: Path) -> None:
+def test_an_algorithm_as_printed_is_read_in_at_most_ten_files_and_1500_lines(page: Path) -> None:
     section = page.read_text().partition("## Files, from pseudo-code to noise\n")[2].partition("\n#")[0]
     lists = re.findall(r"^\*\*.*\*\*\n\n((?:\d+\. .*\n)+)", section, re.MULTILINE)
     assert lists
     for read in lists:
-        named = [re.fullmatch(r"\d+\. `([\w/]+\.py)`: .+\.", line) for line in read.splitlines()]
-        assert len(named) <= 10
-        assert all(each and (ROOT / each[1]).exists() for each in named), read
+        entries = [re.fullmatch(r"\d+\. `([\w/]+\.py)`: (.+)\.", line) for line in read.splitlines()]
+        files = [(ROOT / entry[1], re.findall(r"`(\w+)[.`]", entry[2])) for entry in entries if entry]
+        assert len(files) == len(entries) <= 10
+        assert all(names for _, names in files)
+        assert sum(lines_to_read(file, names) for file, names in files) <= 1500, read
+
+
+def lines_to_read(file: Path, names: list[str]) -> int:
+    """The lines, with docstrings and blanks, of top-level definitions and of all that they use of the same file."""
+    top: dict[str, ast.stmt] = {}
+    for node in ast.parse(file.read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        top |= {getattr(target, "name", getattr(target, "id", "")): node for target in targets}
+    waiting, read = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        read.add(name)
+        used = {node.id for node in ast.walk(top[name]) if isinstance(node, ast.Name)}
+        waiting += (used & top.keys()) - read
+    decorators = {name: getattr(top[name], "decorator_list", []) for name in read}
+    starts = {name: min([top[name].lineno, *(found.lineno for found in decorators[name])]) for name in read}
+    return sum((top[name].end_lineno or 0) - start + 1 for name, start in starts.items())
