@@ -66,7 +66,7 @@ from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
 from quoron_privacy.prefix import noise as prefix
 from quoron_privacy.release import Adjacency, guaranteed
-from quoron_privacy.robust import robust_mean, smooth_test, subsampled_test
+from quoron_privacy.robust import smooth_test, subsampled_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.smooth_test import OneShot
 from quoron_privacy.robust.subsampled_test import SubsampledTest
@@ -400,7 +400,7 @@ class OutlierMean(Mechanism):
             raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: most have to agree.")
         account = _tested(epsilon, _left(epsilon, delta, rounds, dimension), schedule, outliers)
         radius = 2 * spread * (1 + 1e-9)
-        noise = GaussianNoise(account.mean.sensitivity * radius, robust_mean.release_scale(account, radius, dimension))
+        noise = GaussianNoise(account.mean.sensitivity * radius, smooth_test.release_scale(account, radius, dimension))
         return cls._verified(epsilon, delta, dimension, schedule, radius=radius, account=account, noise=noise)
 
     @property
@@ -412,7 +412,7 @@ class OutlierMean(Mechanism):
     @cached_property
     def pair(self) -> DominatingPair:
         """Privacy loss of all tests and releases of a user together, by the second account."""
-        robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
+        smooth_test.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
         if isinstance(self.account, SubsampledTest):
             return subsampled_test.pair(self.account).with_variation(self._variation)
         certified = smooth_test.verify_one_shot(self.account, self.epsilon, self.delta)
@@ -624,7 +624,7 @@ def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) 
     if schedule.participations == 1 and not schedule.secret:
         if size * (size - forgiven) < 4:
             raise Infeasible("outlier mean", "fewer than four users agree", "more users")
-        return robust_mean.release(epsilon, delta, size, forgiven=forgiven)
+        return smooth_test.release(epsilon, delta, size, forgiven=forgiven)
     return subsampled_test.calibrate(
         epsilon,
         delta,

@@ -37,7 +37,7 @@ from quoron_client.data.fused import Block, Gathering, RowCounts, encoded, put_i
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.prebuilt import LEVELS, PREBUILT, Target, fits, here
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_server.algorithms import ALGORITHMS, slots
+from quoron_server.algorithms import ALGORITHMS
 
 # So generous a promise that filters and smooth tests are feasible with these users.
 SMALL = (
@@ -131,7 +131,6 @@ def _make_all_ready() -> None:
         if ".flower" not in found.name and ".federation" not in found.name:  # what belongs to a network
             for held in vars(importlib.import_module(found.name)).values():
                 _make_ready(held)
-    slots.partition(seed=0, users=slots.MANY)
     ClippedSum(1.0, 2).of(np.zeros((2, 2), np.float32), np.ones(2, np.bool_))  # rows of a module
     quoron.mean(np.zeros((1000, 2)), epsilon=8.0, bound=1.0, seed=0)
 

@@ -154,7 +154,7 @@ def tenth(plan: Any, radius: float, dimension: int) -> float:
     return _release_scale(plan, radius / 10, dimension)
 
 
-_release_scale = mechanisms.robust_mean.release_scale
+_release_scale = mechanisms.smooth_test.release_scale
 
 
 def left_after(made: int) -> float:
@@ -278,7 +278,7 @@ AUDITS = [
                 (type(outlier().account.mean), "aggregate", everyone), ends=(0.0, 50.0), others=0.0
             ),
             "the noise of a tenth of the radius": case(
-                FREE, (mechanisms.robust_mean, "release_scale", tenth), ends=(1.0, -1.0), others=0.0, draws=8_000
+                FREE, (mechanisms.smooth_test, "release_scale", tenth), ends=(1.0, -1.0), others=0.0, draws=8_000
             ),
         },
     ),

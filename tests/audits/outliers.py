@@ -17,12 +17,11 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import coordinate_median as median
-from quoron_privacy.robust import robust_mean
+from quoron_privacy.robust import smooth_test
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.laplace_gate import LaplaceGate, LaplaceOneShot, verify_laplace_gate
 from quoron_privacy.robust.outlier_mean import in_score_units, random_inclusion, score_scale
-from quoron_privacy.robust.robust_mean import release_scale
-from quoron_privacy.robust.smooth_test import TICKETS, SmoothTest
+from quoron_privacy.robust.smooth_test import TICKETS, SmoothTest, release_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.slots import partition
@@ -170,7 +169,7 @@ def iterate_audits():
         if name == "as printed":
             verify_laplace_gate(printed, epsilon, delta)
             return ChainPhase(1, 1, 1.0, 1.0, release_scale(printed, 1.0, 1), printed)
-        made = robust_mean.release(epsilon, delta, chains)
+        made = smooth_test.release(epsilon, delta, chains)
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):

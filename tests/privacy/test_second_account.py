@@ -14,10 +14,10 @@ from scipy.stats import norm
 
 from cover import by_default
 from privacy import first_account
-from quoron_privacy.accounts import pair, pld_lattice, sensitivity_recount, stages, subsampling
+from quoron_privacy.accounts import pair, pld_lattice, sensitivity_recount, subsampling
 from quoron_privacy.accounts.pair import DominatingPair
 
-SECOND = (pair, pld_lattice, stages, pld_lattice, pld_lattice, pld_lattice, sensitivity_recount)
+SECOND = (pair, pld_lattice, sensitivity_recount)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
 TABLE = {
     (0.01, 1000, 0.5): 0.827,

@@ -12,24 +12,21 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quoron_privacy.accounts import stages
-from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage, Table
+from quoron_privacy.accounts import pld_lattice
+from quoron_privacy.accounts.pld_lattice import Coins, Lattice, Response, Sampled, Stage, Stages, Table
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron_privacy.accounts.pld_lattice import Lattice
-
-composed = OnFirstUse("quoron_privacy.accounts.pld_lattice")  # who reads or plans a run needs no transform
-
 NEAR = 1e-12  # the δ below which nothing is resolved, by default
+_USERS = 10**7  # up to so many, dp-accounting is given the exact share B/n
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class DominatingPair:
     """
 
     mu: float = 0.0  # of all Gaussian stages together
-    stages: tuple[tuple[Stage, int], ...] = ()  # each with how often it is there, in one order
+    stages: Stages = ()  # in one order
     variation: float = 0.0
 
     @classmethod
@@ -116,9 +113,10 @@ class DominatingPair:
         both = Counter(dict(self.stages))
         both.update(dict(other.stages))
         ordered = tuple(sorted(both.items(), key=repr))
-        stages.one_adjacency(tuple(stage for stage, _ in ordered))
         mu = _up(math.hypot(self.mu, other.mu)) if self.mu and other.mu else self.mu or other.mu
-        return DominatingPair(mu, ordered, self.variation).with_variation(other.variation)
+        made = DominatingPair(mu, ordered, self.variation)
+        _ = made.adjacency  # refuses two of them
+        return made.with_variation(other.variation)
 
     def with_variation(self, variation: float) -> "DominatingPair":
         """Return the same, by samplers that are so much farther from exact noise in total variation."""
@@ -129,8 +127,11 @@ class DominatingPair:
 
     @property
     def adjacency(self) -> Adjacency:
-        """That of its stages; "none" where the pair is the same under any."""
-        return stages.one_adjacency(tuple(stage for stage, _ in self.stages))
+        """That of its stages; "none" where the pair is the same under any. ConfigError where stages differ."""
+        found = {stage.adjacency for stage, _ in self.stages} - {"none"}
+        if len(found) > 1:
+            raise ConfigError(f"Expected stages under one adjacency, got {' and '.join(sorted(found))}.")
+        return found.pop() if found else "none"
 
     @property
     def is_gaussian(self) -> bool:
@@ -141,24 +142,22 @@ class DominatingPair:
         """Return δ at ε as the run is drawn, never below the truth; values far below `near` are not resolved."""
         non_negative(epsilon=epsilon)
         probability(near=near)
-        exact: float = composed.exactly(self.mu, self.stages, epsilon, near)
+        exact = pld_lattice.exactly(self.mu, self.stages, epsilon, near)
         inexact = (1 + math.exp(min(epsilon, 700.0))) * self.variation * (1 + 1e-12)
         return min(1.0, exact + inexact)
 
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)
-        return found
+        return pld_lattice.crossing(lambda epsilon: self.delta(epsilon, delta), delta)
 
-    def lattice(self, near: float = NEAR) -> "Lattice":
+    def lattice(self, near: float = NEAR) -> Lattice:
         """Return the law of the whole loss, exact enough for every δ from `near` on, and for others' accountants.
 
         ConfigError where that would take more than a million places.
         """
         probability(near=near)
-        made: Lattice = composed.lattice(self.mu, self.stages, self.variation, near)
-        return made
+        return pld_lattice.lattice(self.mu, self.stages, self.variation, near)
 
     def event(self) -> "DpEvent | None":
         """Return what an accountant of dp-accounting composes; None where it has no event for a stage."""
@@ -166,10 +165,25 @@ class DominatingPair:
 
         events = [dp_event.GaussianDpEvent(1 / self.mu)] if self.mu else []
         for stage, times in self.stages:
-            if (once := stages.event(stage)) is None:
+            if (once := _event(stage)) is None:
                 return None
             events.append(dp_event.SelfComposedDpEvent(once, times) if times > 1 else once)
         return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
+
+
+def _event(stage: Stage) -> "DpEvent | None":
+    """Return what dp-accounting calls a stage that is there once; None where it has no event for it."""
+    from dp_accounting import dp_event  # heavy
+
+    if isinstance(stage, Table):
+        return None
+    if isinstance(stage, Response):
+        return dp_event.DiscreteLaplaceDpEvent(stage.epsilon, 1)  # of the same loss
+    gaussian = dp_event.GaussianDpEvent(1 / stage.mu)
+    if isinstance(stage, Coins) or stage.adjacency == "zero-out":
+        return dp_event.PoissonSampledDpEvent(stage.rate, gaussian)
+    share = Fraction(stage.rate).limit_denominator(_USERS)
+    return dp_event.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, gaussian)
 
 
 def _up(value: float) -> float:

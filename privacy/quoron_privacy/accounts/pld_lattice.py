@@ -19,12 +19,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage
 from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, positive
+from quoron_privacy.release import Adjacency
 
 Complexes = NDArray[np.complex128]
-Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
 
 UNIT = 2.0**-53
 _BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
@@ -50,6 +49,46 @@ _LESS_STEEP = 10  # how often less steep a tilt is tried
 _SHARE = 1e-11  # of δ: rounding of sums over atoms
 _LARGEST = 1e3  # ε beyond which none is looked for
 _NOBODY = np.ones(1), np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A μ-GDP release of a secret cohort: uniform of a fixed size (replace-one), or joined by coins (zero-out)."""
+
+    rate: float
+    mu: float
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True, slots=True)
+class Coins:
+    """A μ-GDP release of a secret cohort that is joined by coins, where a user is there in both worlds, and moved."""
+
+    rate: float
+    mu: float  # of a user who is there against absent
+    adjacency: Adjacency = "replace-one"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Whatever is (ε, 0)-DP: randomised response between two answers is the worst of it."""
+
+    epsilon: float
+    adjacency: Adjacency = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A law of losses that others certify, the same in both orders."""
+
+    losses: tuple[float, ...]
+    masses: tuple[float, ...]
+    infinite: float
+    adjacency: Adjacency = "none"
+
+
+Stage = Sampled | Coins | Response | Table
+Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,9 @@ a sum of its own, and these are added in the pieces' order: the bits depend neit
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, partial
-from queue import SimpleQueue
-from threading import Lock, Thread, local
+from threading import local
 from typing import Any
 
 import numba
@@ -52,16 +52,14 @@ def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
         finally:
             _here.at_work = False
 
-    parts, waiting = [_Part(run) for _ in range(others)], _helpers()
-    for part in parts:
-        waiting.put(part)
+    parts = [_helpers().submit(run) for _ in range(others)]
     try:
         run()
     finally:
-        for part in parts:
-            part.wait()
-    for part in parts:
-        part.tell()
+        begun = [part for part in parts if not part.cancel()]
+        wait(begun)
+    for part in begun:
+        part.result()  # or its error
 
 
 def in_pieces(loop: Callable[[int, int], object], rows: int, width: int, piece: int) -> None:
@@ -79,49 +77,7 @@ def all_threads() -> int:
     return int(_CONFIG.NUMBA_NUM_THREADS)
 
 
-class _Part:
-    """What another thread is asked to do, and does unless it is over before."""
-
-    __slots__ = ("_done", "_error", "_run", "_taken")
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run, self._taken, self._done = run, Lock(), Lock()
-        self._error: BaseException | None = None
-        self._done.acquire()
-
-    def begin(self) -> None:
-        """On the other thread."""
-        if self._taken.acquire(blocking=False):
-            try:
-                self._run()
-            except BaseException as error:  # it is the caller's
-                self._error = error
-            finally:
-                self._done.release()
-
-    def wait(self) -> None:
-        """Until it is over, if it has begun; else it never will."""
-        if not self._taken.acquire(blocking=False):
-            self._done.acquire()
-
-    def tell(self) -> None:
-        """Raise what it raised."""
-        if self._error is not None:
-            raise self._error
-
-
 @cache
-def _helpers() -> "SimpleQueue[_Part]":
-    """Threads that stay, by what they wait for: to start one takes as long as the gradients of a thousand users.
-
-    They end with the process: a call waits for whoever has begun.
-    """
-    waiting: SimpleQueue[_Part] = SimpleQueue()
-
-    def help_out() -> None:
-        while True:
-            waiting.get().begin()
-
-    for number in range(all_threads()):
-        Thread(target=help_out, name=f"quoron-compute-{number}", daemon=True).start()
-    return waiting
+def _helpers() -> ThreadPoolExecutor:
+    """Threads that stay: to start one takes as long as the gradients of a thousand users."""
+    return ThreadPoolExecutor(all_threads(), thread_name_prefix="quoron-compute")

@@ -279,12 +279,10 @@ class _Transcript:
         Every z is cut towards zero to whole steps, of which sums of products are exact (private-mean#m7).
         """
         (users, d), row = self.rows.shape, clipped(centre, radius)
-        steps, total = 2.0 ** ((52 - users.bit_length()) // 2), loops.aligned(d, d)
+        steps, total = 2.0 ** ((52 - users.bit_length()) // 2), np.zeros((d, d))
         for own in self._blocks(d):
-            made = row(self.rows[own][self.here[own]])
-            whole = loops.aligned(4 * math.ceil(len(made) / 4), d)
-            whole[: len(made), :d] = np.trunc(steps * made)
-            loops.add_products(whole, total)
+            whole = np.trunc(steps * row(self.rows[own][self.here[own]]))
+            total += whole.T @ whole  # below 2⁵³, so exact in any order
         upper = np.triu_indices(d)
         weights = np.where(upper[0] == upper[1], 1.0, _ROOT)
         moment = np.empty((d, d))

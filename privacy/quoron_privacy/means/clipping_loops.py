@@ -435,25 +435,12 @@ def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type
 
 
 @njit(cache=True)
-def whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
-    """out = Lᵀ value - centre; Lᵀ of each part of a value that is several times as long as L."""
-    length, width = transform.shape
-    for j in range(len(out)):
-        out[j] = -centre[j]
-    for part in range(len(value) // length):
-        first, place = part * length, part * width
-        for i in range(length):
-            for j in range(width):
-                out[place + j] += value[first + i] * transform[i, j]
-
-
-@njit(cache=True)
 def vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
     """out[u] = ln ‖Lᵀ g‖ of every vector g, of which L is for each part; NaN where not finite."""
     numbers = values.shape[1] // transform.shape[0] * transform.shape[1]
-    row, zero = np.empty(numbers), np.zeros(numbers)
-    for user in range(len(values)):
-        whiten(values[user], transform, zero, row)
+    rows = np.empty((len(values), numbers))
+    whitened(values, transform, np.zeros(numbers), rows)
+    for user, row in enumerate(rows):
         largest, s, _ = shrink(row, 1.0)
         if s < 0:
             out[user] = np.nan
@@ -552,7 +539,10 @@ def sum_norm_counts(
 
 @njit(cache=True, nogil=True)
 def whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
-    """out = Lᵀ value - centre of every row, the bits of `whiten`: four rows at a time, eight columns of L in cache."""
+    """out = Lᵀ value - centre of every row; Lᵀ of each part of a value that is several times as long as L.
+
+    Four rows at a time, eight columns of L in cache; the order of each sum is that of its terms.
+    """
     length, width = transform.shape
     users, parts, panel = len(values), values.shape[1] // length, aligned(length, _EIGHT).reshape(-1)
     around, found = aligned(parts, width + _EIGHT), aligned(4, _EIGHT).reshape(-1)
@@ -584,22 +574,6 @@ def whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
                 for row in range(min(4, users - user)):
                     for j in range(some):
                         out[user + row, part * width + first + j] = found[row * _EIGHT + j]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_products(rows: Matrix, total: Matrix) -> None:
-    """total += Σ vvᵀ on and above the diagonal, over rows v of whole numbers: exact below 2⁵³, in any order.
-
-    Of `rows` there are a multiple of four; both are `aligned`, so equally wide.
-    """
-    (number, d), flat, out = rows.shape, rows.reshape(-1), total.reshape(-1)
-    for p in range(0, number * d, 4 * d):
-        q, r, s = p + d, p + 2 * d, p + 3 * d
-        for i in range(len(total)):
-            a, b, c, e = alike(flat[p + i]), alike(flat[q + i]), alike(flat[r + i]), alike(flat[s + i])
-            for j in range(i // WIDTH * WIDTH, d, WIDTH):
-                two = fused(a, lanes(flat, p + j), fused(b, lanes(flat, q + j), lanes(out, i * d + j)))
-                keep(out, i * d + j, fused(c, lanes(flat, r + j), fused(e, lanes(flat, s + j), two)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

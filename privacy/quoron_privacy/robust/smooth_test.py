@@ -13,6 +13,7 @@ of cohorts is charged with the shift of its larger score, while σ is the same o
 and cohorts that may are different pairs, so δ is the larger of two costs and not their sum. One coin decides: no
 Laplace noise, and no floating-point attack on it.
 
+`release` finds one that passes its test although some answers are lost; `release_scale` is σ of any with its rounding.
 σ is in units of τ throughout. A noise source whose law is off by s in total variation costs (1 + e^ε)·s: take that off
 δ first.
 
@@ -22,36 +23,48 @@ docs/privacy/outlier-mean.md.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, Union
 
 import numpy as np
 from scipy.special import ndtr
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, sensitivity_recount
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.arrays import Integers, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_CERTIFIED,
+    LARGEST_COHORT,
+    RADII,
     OutlierMean,
     Whole,
     certified_shifts,
     fitting,
+    recounted_slack,
     recounted_step,
     score_step,
     verify_outlier_mean,
     weighted_mean,
 )
 
+if TYPE_CHECKING:
+    from quoron_privacy.robust.laplace_gate import LaplaceOneShot
+    from quoron_privacy.robust.subsampled_test import SubsampledTest
+
 Option = TypeVar("Option")
+Tested = Union["OneShot", "LaplaceOneShot", "SubsampledTest"]  # an aggregate behind a test, and its noise
 
 loops = OnFirstUse("quoron_privacy.robust.smooth_test_loops")
 
 TICKETS = 2**63
+LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
 _OPTIONS = 60  # numbers of levels that are tried, from the fewest to 18 times as many
 _VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
@@ -328,3 +341,48 @@ def _fewest_levels(epsilon: float, delta: float) -> int:
     most = math.ceil(80 / epsilon) + 80
     mus = np.full(most + 1, _VANISHING * gdp.mu_for(epsilon, delta))
     return len(loops.ladder(epsilon, delta, delta, mus, RELEASE)) - 1
+
+
+def release(
+    epsilon: float, delta: float, cohort_size: int, *, forgiven: int = 0, name: str = "outlier mean"
+) -> OneShot:
+    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none of use.
+
+    A calibration at full concentration passes with its chance at S = C² only. One for S = C² - s·C has all its levels
+    lower by s·C, and passes with the same chance there; the aggregate's bound grows, and the noise with it.
+    """
+    with suppress(Infeasible):
+        made = calibrate(epsilon, delta, cohort_size, forgiven=forgiven)
+        if made.noise_multiplier < LARGEST_NOISE:
+            return made
+    raise Infeasible(name, f"a cohort of {cohort_size:,} is too small", "a larger cohort")
+
+
+def release_scale(plan: Tested, radius: float, dimension: int) -> float:
+    """Return σ per coordinate at τ = `radius`: the theorem's, with slack for the mean's arithmetic and noise's grid.
+
+    The grid costs the same μ whatever the shift, so the smallest shift needs the most room. 1e-8 of μ and 1e-9 are left
+    to the arithmetic of those who verify.
+    """
+    shift = plan.mean.least_shift
+    sensitivity = shift * radius * (1 + plan.mean.rounding_slack(dimension))
+    mu = shift / plan.noise_multiplier * (1 - 1e-8) - 1e-9
+    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
+
+
+def verify_scale(plan: Tested, scale: float, radius: float, dimension: int) -> None:
+    """Raise VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
+    if not RADII[0] < radius < RADII[1]:
+        raise VerificationError(f"Expected radius in {RADII}, got {radius:g}.")
+    slack, least = recounted_slack(plan.mean, dimension), 2 * plan.mean.kappa / plan.mean.cohort_size
+    for shift in (least, *plan.mean.shifts):
+        truth = sensitivity_recount.mu(shift * radius * (1 + slack), scale, dimension)
+        if not truth <= shift / plan.noise_multiplier * (1 + 1e-12):
+            raise VerificationError(
+                f"Expected release_scale >= {radius * plan.noise_multiplier:g} and a little, got {scale:g}."
+            )
+
+
+def smallest(noise: Callable[[int], float]) -> int | None:
+    """C_min: the least cohort with a useful `noise`(C) = σ/τ, which falls; None where it is too large to compare."""
+    return least_number(lambda size: noise(size) < LARGEST_NOISE, 4, most=LARGEST_COHORT)

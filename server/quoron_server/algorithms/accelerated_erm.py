@@ -45,8 +45,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust import subsampled_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII, ramp_floor, weighted_shifts
-from quoron_privacy.robust.robust_mean import release_scale, verify_scale
-from quoron_privacy.robust.smooth_test import core_for
+from quoron_privacy.robust.smooth_test import core_for, release_scale, verify_scale
 from quoron_privacy.robust.subsampled_test import SubsampledTest, sampling_rate
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import acsa, search, spec

@@ -37,10 +37,9 @@ from scipy.special import chdtri
 
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust import robust_mean, smooth_test
+from quoron_privacy.robust import smooth_test
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
-from quoron_privacy.robust.robust_mean import release_scale, verify_scale
-from quoron_privacy.robust.smooth_test import OneShot, verify_one_shot
+from quoron_privacy.robust.smooth_test import OneShot, release_scale, verify_one_shot, verify_scale
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
@@ -282,11 +281,11 @@ class _Inputs(PlanInputs[OutlierIterateOptions]):
     def least(self) -> int:
         """C_min: the least number of chains with a release when chains are lost as often as users, however noisy."""
         noise = self.asked(smooth_test.estimate)
-        return robust_mean.smallest(lambda chains: noise(chains, 1)) or _BEYOND
+        return smooth_test.smallest(lambda chains: noise(chains, 1)) or _BEYOND
 
 
 def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Calibrated:
-    problem, release_of = inputs.problem, inputs.asked(partial(robust_mean.release, name=NAME))
+    problem, release_of = inputs.problem, inputs.asked(partial(smooth_test.release, name=NAME))
     chains, drafts = found.of.chains, found.of.stages
     releases = {users: release_of(chains, float(users)) for users in dict.fromkeys(stage.users for stage in drafts)}
     built = [releases[stage.users] for stage in drafts]

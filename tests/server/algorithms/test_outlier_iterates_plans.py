@@ -11,7 +11,7 @@ from scipy import stats
 from contracts.scenes import PROBLEM
 from problems import changed
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust import robust_mean
+from quoron_privacy.robust import smooth_test
 from quoron_privacy.robust.smooth_test import estimate, verify_one_shot
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates import (
@@ -39,18 +39,18 @@ def plan_of(problem=ISSUE, privacy=ONE, **options):
 @settings(derandomize=True, deadline=None, max_examples=25)
 def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost):
     asked = {"forgiven": count_slack(chains, lost)}
-    made = robust_mean.release(4.0, 1e-6, chains, **asked)
+    made = smooth_test.release(4.0, 1e-6, chains, **asked)
     assert verify_one_shot(made, 4.0, 1e-6) <= 1e-6
     assert made.test.chance(chains * (chains - asked["forgiven"])) >= 0.999 * (1 - 1e-9)
     assert made.noise_multiplier == pytest.approx(estimate(4.0, 1e-6, chains, **asked), rel=1e-4)
 
 
 def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not():
-    least = robust_mean.smallest(lambda chains: estimate(4.0, 1e-6, chains, forgiven=count_slack(chains, 0.02)))
+    least = smooth_test.smallest(lambda chains: estimate(4.0, 1e-6, chains, forgiven=count_slack(chains, 0.02)))
     assert least is not None
-    robust_mean.release(4.0, 1e-6, least, forgiven=count_slack(least, 0.02))
+    smooth_test.release(4.0, 1e-6, least, forgiven=count_slack(least, 0.02))
     with pytest.raises(Infeasible):
-        robust_mean.release(4.0, 1e-6, least - 1, forgiven=count_slack(least - 1, 0.02))
+        smooth_test.release(4.0, 1e-6, least - 1, forgiven=count_slack(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():

@@ -24,7 +24,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.laplace_gate import LaplaceGate, LaplaceOneShot, certified_epsilon
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
-from quoron_privacy.robust.robust_mean import verify_scale
+from quoron_privacy.robust.smooth_test import verify_scale
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
