@@ -44,6 +44,12 @@ class PhaseModel:
     release_scale: Any = 0.0  # σ per coordinate, added to the average at the end
     lasting_variance: float = 0.0  # of an error that all gradients of the phase share; for known curvature alone
 
+    def at(self, place: tuple[Any, ...], shape: tuple[int, ...]) -> "PhaseModel":
+        """Return one candidate's numbers, of arrays that broadcast to a shape."""
+        own = (self.rounds, self.step_size, self.suffix, self.step_variance, self.release_scale)
+        rounds, step_size, suffix, *scales = (float(np.broadcast_to(numbers, shape)[place]) for numbers in own)
+        return PhaseModel(int(rounds), step_size, int(suffix), *scales)
+
 
 def excess_risks(problem: Problem, phases: Sequence[PhaseModel]) -> Number:
     """Predicted E F(x) - F* after `phases`, in the units of the loss; of many candidates with equally many phases too.
@@ -201,21 +207,10 @@ def best_phases(
     suffixes = np.maximum(1, np.rint(np.outer(rounds, shares))).astype(np.int64)
     noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(
-        excess_risks(problem, [PhaseModel(totals, steps[:, :, None], averaged, noise, 0.0, lasting_variance)])
-    )
-    every = np.broadcast_to(noise, risks.shape)
-    found = []
-    for place, total in enumerate(rounds):
-        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-        phase = PhaseModel(
-            rounds=total,
-            step_size=float(steps[place, step]),
-            suffix=int(suffixes[place, suffix]),
-            step_variance=float(every[place, step, suffix]),
-        )
-        found.append((float(risks[place, step, suffix]), phase))
-    return found
+    phase = PhaseModel(totals, steps[:, :, None], averaged, noise, 0.0, lasting_variance)
+    risks = np.asarray(excess_risks(problem, [phase]))
+    best: list[tuple[Any, ...]] = [(row, *np.unravel_index(np.argmin(own), own.shape)) for row, own in enumerate(risks)]
+    return [(float(risks[place]), phase.at(place, risks.shape)) for place in best]
 
 
 def default_clip(problem: Problem) -> float:
