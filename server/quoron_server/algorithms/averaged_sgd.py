@@ -163,6 +163,18 @@ def released_excess(problem: Problem, scale: Number) -> Number:
     return np.minimum(rough, gradient * outside + beta * length**2 / 2)
 
 
+def item_deviation(problem: Problem, squared_distance: Number) -> Number:
+    """V at this squared distance from the optimum, with differences between users counted as if between items."""
+    variance: Number = problem.deviation**2
+    if problem.beliefs.typical_curvature is not None and problem.smoothness is not None:
+        # E‖H_i e‖² <= β h ‖e‖²: items differ by their Hessians, too
+        start = problem.start
+        far = variance + problem.beliefs.typical_curvature * problem.smoothness * squared_distance
+        variance = np.minimum(far, np.maximum(variance, start**2))
+    deviation: Number = np.sqrt(variance + problem.items_per_user * problem.beliefs.heterogeneity**2)
+    return deviation
+
+
 def step_grid(problem: Problem, rounds: int) -> list[float]:
     """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss from distance / (10 L √T) on.
 
