@@ -15,6 +15,7 @@ a phase ends. docs/adding-an-algorithm.md writes one.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -63,6 +64,11 @@ class Descent(InPhases[P], Generic[P, S]):
         zero = np.zeros(self.plan.problem.dimension)
         return cast(S, State(0, zero, zero))
 
+    @cached_property
+    def _batches(self) -> int:
+        """Disjoint cohorts, in whose order all rounds go, again and again where a user is asked several times."""
+        return -(-self.plan.cost.rounds // self.plan.schedule.participations)
+
     @abstractmethod
     def estimate(self, state: S, answers: Any, noise: NoiseSource) -> Estimate:
         """Return the gradient that a round's Answers, or Sums where it has a reduction, are for."""
@@ -70,8 +76,9 @@ class Descent(InPhases[P], Generic[P, S]):
     def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
         """Return whom a round asks, and whether secret coins have drawn it: here the next users of a public order."""
         numbers: Any = self.parameters
-        size, order = numbers.cohort_size, partition(seed=self.plan.seed, users=self.plan.problem.users)
-        return order[round_ * size : (round_ + 1) * size], False
+        size, batch = numbers.cohort_size, round_ % self._batches
+        order = partition(seed=self.plan.seed, users=self.plan.problem.users)
+        return order[batch * size : (batch + 1) * size], False
 
     def points(self, state: S) -> tuple[Matrix, tuple[float, ...]]:
         """Return where users take gradients, (k, d), and the weights of their sum, (k,): once, at the iterate."""

@@ -22,7 +22,6 @@ import numpy as np
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import DominatingPair
-from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.private_range import BIN_WIDTH, PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
@@ -81,10 +80,6 @@ class WinsorisedERM(Descent[WinsorisedERMParameters, State]):
     """Algorithm object for a plan with WinsorisedERMParameters; all of a state is released."""
 
     kind = WinsorisedERMParameters
-
-    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
-        """Return all users."""
-        return super().cohort(0, noise)
 
     def estimate(self, state: State, answers: Answers, noise: NoiseSource) -> Estimate:
         """Return the winsorised mean."""
