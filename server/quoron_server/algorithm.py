@@ -101,13 +101,13 @@ class OfPlan(Generic[P]):
 
 
 class InPhases(OfPlan[P]):
-    """The same for runs in phases, which the parameters hold with the `rounds` of each."""
+    """The same for runs in phases, which the parameters hold with the `rounds` of each, or are the only one."""
 
     def __init__(self, plan: RunPlan) -> None:
         """Raise VerificationError for a plan of another algorithm."""
         super().__init__(plan)
-        phases: Any = self.parameters
-        self._ends = np.cumsum([phase.rounds for phase in phases.phases])
+        self.phases: tuple[Any, ...] = getattr(self.parameters, "phases", (self.parameters,))
+        self._ends = np.cumsum([phase.rounds for phase in self.phases])
 
     def phase_index(self, round_: int) -> int:
         """Return the index of the phase that a round belongs to."""

@@ -111,6 +111,11 @@ class Schedule:
         """Users asked in each round, as planned."""
         return tuple(stretch.cohort for stretch in self.stretches for _ in range(stretch.count))
 
+    def slots(self, round_: int) -> slice:
+        """Return the places of a round's users in a public order, where no two rounds ask the same."""
+        first = sum(self.cohorts[:round_])
+        return slice(first, first + self.cohorts[round_])
+
     @property
     def participations(self) -> int:
         """Questions to one user, at most."""

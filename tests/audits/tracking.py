@@ -121,7 +121,7 @@ class Users:
 
     def __init__(self, scene, outlier):
         self.scene, self.outlier = scene, outlier
-        start, _ = scene.plan.parameters.cohort(scene.own[0] + PILOT - 1)
+        start = scene.plan.schedule.slots(scene.own[0] + PILOT - 1).start
         self.user = int(partition(seed=scene.plan.seed, users=scene.plan.problem.users)[start])
 
     def ask(self, question, target):

@@ -15,7 +15,7 @@ from cover import by_default
 from quoron_privacy.means import free_counts
 from quoron_privacy.means.free_counts import MomentMean, NormCountMean, NormCountSum, ShapedMomentSum
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.whitened import estimates
+from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import RunPlan
 
@@ -117,9 +117,9 @@ class WidensByRows(WhitenedTracking):
 
     def update(self, state, answers, noise):
         far = np.abs(np.nan_to_num(answers.values[answers.answered])).max(axis=1, initial=0.0) > 0.9
-        honest = estimates.whitening
+        honest = method.whitening
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(estimates, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
+            patched.setattr(method, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
             return super().update(state, answers, noise)
 
 

@@ -44,6 +44,12 @@ class PhaseModel:
     release_scale: Any = 0.0  # σ per coordinate, added to the average at the end
     lasting_variance: float = 0.0  # of an error that all gradients of the phase share; for known curvature alone
 
+    def at(self, place: tuple[Any, ...], shape: tuple[int, ...]) -> "PhaseModel":
+        """Return one candidate's numbers, of arrays that broadcast to a shape."""
+        own = (self.rounds, self.step_size, self.suffix, self.step_variance, self.release_scale)
+        rounds, step_size, suffix, *scales = (float(np.broadcast_to(numbers, shape)[place]) for numbers in own)
+        return PhaseModel(int(rounds), step_size, int(suffix), *scales)
+
 
 def excess_risks(problem: Problem, phases: Sequence[PhaseModel]) -> Number:
     """Predicted E F(x) - F* after `phases`, in the units of the loss; of many candidates with equally many phases too.
@@ -157,6 +163,18 @@ def released_excess(problem: Problem, scale: Number) -> Number:
     return np.minimum(rough, gradient * outside + beta * length**2 / 2)
 
 
+def item_deviation(problem: Problem, squared_distance: Number) -> Number:
+    """V at this squared distance from the optimum, with differences between users counted as if between items."""
+    variance: Number = problem.deviation**2
+    if problem.beliefs.typical_curvature is not None and problem.smoothness is not None:
+        # E‖H_i e‖² <= β h ‖e‖²: items differ by their Hessians, too
+        start = problem.start
+        far = variance + problem.beliefs.typical_curvature * problem.smoothness * squared_distance
+        variance = np.minimum(far, np.maximum(variance, start**2))
+    deviation: Number = np.sqrt(variance + problem.items_per_user * problem.beliefs.heterogeneity**2)
+    return deviation
+
+
 def step_grid(problem: Problem, rounds: int) -> list[float]:
     """Step sizes η with ηβ up to 2, or 1 where curvature is unknown; of a linear loss from distance / (10 L √T) on.
 
@@ -201,21 +219,10 @@ def best_phases(
     suffixes = np.maximum(1, np.rint(np.outer(rounds, shares))).astype(np.int64)
     noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(
-        excess_risks(problem, [PhaseModel(totals, steps[:, :, None], averaged, noise, 0.0, lasting_variance)])
-    )
-    every = np.broadcast_to(noise, risks.shape)
-    found = []
-    for place, total in enumerate(rounds):
-        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-        phase = PhaseModel(
-            rounds=total,
-            step_size=float(steps[place, step]),
-            suffix=int(suffixes[place, suffix]),
-            step_variance=float(every[place, step, suffix]),
-        )
-        found.append((float(risks[place, step, suffix]), phase))
-    return found
+    phase = PhaseModel(totals, steps[:, :, None], averaged, noise, 0.0, lasting_variance)
+    risks = np.asarray(excess_risks(problem, [phase]))
+    best: list[tuple[Any, ...]] = [(row, *np.unravel_index(np.argmin(own), own.shape)) for row, own in enumerate(risks)]
+    return [(float(risks[place]), phase.at(place, risks.shape)) for place in best]
 
 
 def default_clip(problem: Problem) -> float:

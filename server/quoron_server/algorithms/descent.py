@@ -15,6 +15,7 @@ a phase ends. docs/adding-an-algorithm.md writes one.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -25,9 +26,8 @@ from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums
-from quoron_server.algorithm import OfPlan, P, Update, Vector
+from quoron_server.algorithm import InPhases, P, Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,23 +53,21 @@ class Estimate:
 S = TypeVar("S", bound=State)
 
 
-class Descent(OfPlan[P], Generic[P, S]):
+class Descent(InPhases[P], Generic[P, S]):
     """Algorithm object for a plan whose parameters have `cohort_size`, and `rounds`, `step_size` and `suffix`.
 
     The last three are in each of the `phases` where the parameters have some.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
-        """Raise VerificationError for a plan of another algorithm."""
-        super().__init__(plan)
-        self._numbers: Any = self.parameters
-        self.phases: tuple[Any, ...] = getattr(self._numbers, "phases", (self._numbers,))
-        self._ends = np.cumsum([phase.rounds for phase in self.phases])
-
     def init(self) -> S:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         return cast(S, State(0, zero, zero))
+
+    @cached_property
+    def _batches(self) -> int:
+        """Disjoint cohorts, in whose order all rounds go, again and again where a user is asked several times."""
+        return -(-self.plan.cost.rounds // self.plan.schedule.participations)
 
     @abstractmethod
     def estimate(self, state: S, answers: Any, noise: NoiseSource) -> Estimate:
@@ -77,8 +75,10 @@ class Descent(OfPlan[P], Generic[P, S]):
 
     def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
         """Return whom a round asks, and whether secret coins have drawn it: here the next users of a public order."""
-        size, order = self._numbers.cohort_size, partition(seed=self.plan.seed, users=self.plan.problem.users)
-        return order[round_ * size : (round_ + 1) * size], False
+        numbers: Any = self.parameters
+        size, batch = numbers.cohort_size, round_ % self._batches
+        order = partition(seed=self.plan.seed, users=self.plan.problem.users)
+        return order[batch * size : (batch + 1) * size], False
 
     def points(self, state: S) -> tuple[Matrix, tuple[float, ...]]:
         """Return where users take gradients, (k, d), and the weights of their sum, (k,): once, at the iterate."""
@@ -94,11 +94,12 @@ class Descent(OfPlan[P], Generic[P, S]):
 
     def question(self, state: S, noise: NoiseSource) -> Question:
         """Average gradients of the round's cohort."""
+        numbers: Any = self.parameters
         points, weights = self.points(state)
-        smoothing = moreau(getattr(self._numbers, "smoothing", 0.0))
+        smoothing = moreau(getattr(numbers, "smoothing", 0.0))
         task = AverageGradient(points, weights, self.plan.problem.user_smoothness, smoothing=smoothing)
         cohort, drawn = self.cohort(state.round, noise)
-        return Question(state.round, cohort, task, self._numbers.cohort_size, self.reduction(state), drawn)
+        return Question(state.round, cohort, task, numbers.cohort_size, self.reduction(state), drawn)
 
     def step(self, state: S, gradient: Vector, phase: Any) -> S:
         """Return the state with x_{t+1} as its iterate."""
@@ -106,7 +107,7 @@ class Descent(OfPlan[P], Generic[P, S]):
 
     def update(self, state: S, answers: Answers | Sums, noise: NoiseSource) -> Update[S]:
         """Estimate the gradient, step along it, and average."""
-        index = int(np.searchsorted(self._ends, state.round, side="right"))
+        index = self.phase_index(state.round)
         phase, left = self.phases[index], int(self._ends[index]) - state.round
         found = self.estimate(state, answers, noise)
         after = replace(state, **found.remembered) if found.remembered else state

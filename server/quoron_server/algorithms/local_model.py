@@ -103,12 +103,6 @@ class LocalModelParameters(Parameters):
         """t of an interaction; 0 of those before."""
         return max(0, round_ - self.warm_ups)
 
-    def cohort(self, round_: int) -> tuple[int, int]:
-        """(first slot, users) of an interaction."""
-        if round_ < self.warm_ups:
-            return round_ * self.warm_users, self.warm_users
-        return self.warm_ups * self.warm_users + self.step(round_) * self.users_a_step, self.users_a_step
-
     def largest(self, radius: float, dimension: int, users: int) -> float:
         """Return how far from the centre honest reports are, but with chance 10⁻⁶ in the run."""
         noise = radius * self.noise_scale
@@ -144,15 +138,14 @@ class LocalModel(OfPlan[LocalModelParameters]):
         gradient = AverageGradient(
             _middle(state, p)[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
         )
-        start, size = p.cohort(state.round)
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[self.plan.schedule.slots(state.round)]
         task = VectorReport(gradient, p.vector_epsilon, p.vector_delta, state.radius, state.centre)
         return Question(state.round, cohort, task)
 
     def update(self, state: LocalModelState, answers: Answers, noise: NoiseSource) -> Update[LocalModelState]:
         """Find the centre, and step unless the interaction only looks for it."""
         p, d, users = self.parameters, len(state.point), self.plan.problem.users
-        scale, asked = state.radius * p.noise_scale, p.cohort(state.round)[1]
+        scale, asked = state.radius * p.noise_scale, self.plan.schedule.cohorts[state.round]
         largest = p.largest(state.radius, d, users)
         gradient = local.mean_of_reports(answers.values, answers.answered, state.centre, largest)
         after = replace(state, round=state.round + 1)

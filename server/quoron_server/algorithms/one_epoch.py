@@ -167,10 +167,6 @@ class OneEpoch(Descent[OneEpochParameters, It]):
         sums = self.noise.start(len(zero)) if isinstance(self.noise, PrefixNoise) else None
         return cast(It, Iterates(0, zero, zero, zero, zero, zero, sums))
 
-    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
-        """Return the users of the round's cohort, the same in every epoch."""
-        return super().cohort(round_ % self.parameters.batches, noise)
-
     def points(self, state: It) -> tuple[Matrix, tuple[float, ...]]:
         """Δ_t(u): a gradient at x_t, or η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
         weights = recursive(state.round) if self.parameters.gradients == "recursive" else (1.0,)

@@ -250,13 +250,11 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Calibr
 def verify(plan: RunPlan) -> None:
     """Everybody once with divisor n, and docs/privacy/free-presence.md#p2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
-    guarantee = plan.guarantee
     search.require(
         NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
-        ("the guaranteed adjacency", p.adjacency == guarantee.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
 

@@ -28,7 +28,6 @@ from scipy.special import chdtrc, chdtri
 
 from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import moreau
-from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
@@ -113,10 +112,6 @@ class OutlierGD(Descent[OutlierGDParameters, OutlierGDState]):
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         return OutlierGDState(0, zero, zero, zero)
-
-    def cohort(self, round_: int, noise: NoiseSource) -> tuple[Integers, bool]:
-        """Return all users."""
-        return super().cohort(0, noise)
 
     def estimate(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Estimate:
         """Return the noisy mean without outliers where its test passes."""

@@ -42,7 +42,7 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.smooth_test import OneShot, release_scale, verify_one_shot, verify_scale
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import Number, averaging, released_excess, still
+from quoron_server.algorithms.averaged_sgd import Number, averaging, item_deviation, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, ChainSGD, ChainState
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
@@ -128,18 +128,6 @@ def apart(steps: Number, suffix: Number) -> Number:
     """√2 times the mean of √t over the averaged steps: two chains' root mean square distance in units of ηV."""
     first = steps - suffix + 1
     return math.sqrt(2) * (2 / 3) * ((steps + 1) ** 1.5 - first**1.5) / suffix
-
-
-def item_deviation(problem: Problem, squared_distance: Number) -> Number:
-    """V at this squared distance from the optimum, with differences between users counted as if between items."""
-    variance: Number = problem.deviation**2
-    if problem.beliefs.typical_curvature is not None and problem.smoothness is not None:
-        # E‖H_i e‖² <= β h ‖e‖²: items differ by their Hessians, too
-        start = problem.start
-        far = variance + problem.beliefs.typical_curvature * problem.smoothness * squared_distance
-        variance = np.minimum(far, np.maximum(variance, start**2))
-    deviation: Number = np.sqrt(variance + problem.items_per_user * problem.beliefs.heterogeneity**2)
-    return deviation
 
 
 def distance(problem: Problem, stage: Stage, deviation: Number, damping: Number) -> Number:

@@ -309,6 +309,9 @@ class RegisteredAlgorithm(AlgorithmSpec):
             raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
         if guarantee.trust_model == "none":
             return  # without privacy an infinite clip is meant
+        own = getattr(plan.parameters, "adjacency", guarantee.adjacency)
+        if own != guarantee.adjacency:
+            raise VerificationError(f"Expected numbers for adjacency {guarantee.adjacency!r}, got some for {own!r}.")
         check_numbers(plan.parameters, "parameters")
         if guarantee.min_cohort is not None:
             check_numbers(guarantee.min_cohort, "min_cohort")

@@ -195,7 +195,7 @@ def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript
     p, take, found = plan.parameters, released(monkeypatch), {}
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
     for round_ in range(p.rounds):
-        user = order[p.cohort(round_)[0] + 2]
+        user = order[plan.schedule.slots(round_).start + 2]
         _, found[round_] = same_transcript(kind(plan), [Crowd(user, value) for value in own], SeededNoise(round_), take)
     assert max(found.values()) <= p.mu
     if kind is Wild and own == (

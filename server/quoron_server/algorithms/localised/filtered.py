@@ -28,6 +28,7 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_err
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_server.algorithms import search
+from quoron_server.algorithms.averaged_sgd import item_deviation
 from quoron_server.algorithms.descent import Estimate
 from quoron_server.algorithms.localised.phased import (
     FAILURE,
@@ -119,22 +120,13 @@ def user_distance(problem: Problem) -> float:
     McDiarmid's inequality bounds it for every user at once, at several times the length.
     """
     users = problem.users
-    spread = math.hypot(_path_deviation(problem) / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
+    spread = float(item_deviation(problem, problem.radius**2)) / math.sqrt(problem.items_per_user)
     if problem.beliefs.curvature == "isotropic":
         farthest = spread * math.sqrt(chdtri(problem.dimension, min(0.5, 3 / users)) / problem.dimension)
     else:
         items = math.sqrt(2 * math.log(3 * users / FAILURE) / problem.items_per_user)
         farthest = spread + problem.lipschitz * items
     return min(math.hypot(farthest, spread), 2 * problem.lipschitz)  # no two are farther apart
-
-
-def _path_deviation(problem: Problem) -> float:
-    """Item gradients' standard deviation anywhere between start and optimum: users differ by their Hessians, too."""
-    start = problem.start
-    if problem.beliefs.typical_curvature is None or problem.smoothness is None:
-        return problem.deviation
-    far = problem.beliefs.typical_curvature * problem.smoothness * problem.radius**2
-    return min(math.sqrt(problem.deviation**2 + far), max(problem.deviation, start))
 
 
 def sampler_slack(problem: Problem) -> float:

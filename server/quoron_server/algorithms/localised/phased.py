@@ -45,7 +45,7 @@ from quoron_privacy.robust.filter.concentration import recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import noisy, search
-from quoron_server.algorithms.averaged_sgd import Number, PhaseModel, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.descent import Descent, Estimate, State
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
@@ -360,20 +360,7 @@ def _best_of(problem: Problem, pairs: Matrix, alike: Sequence[Shape]) -> tuple[f
     place = np.unravel_index(np.argmin(risks), risks.shape)
     if not possible[place[0], place[1], 0]:
         return math.inf, None
-
-    def number(values: Number) -> float:
-        return float(np.broadcast_to(values, risks.shape)[place])
-
-    chosen = tuple(
-        PhaseModel(
-            rounds=int(number(phase.rounds)),
-            step_size=number(phase.step_size),
-            suffix=int(number(phase.suffix)),
-            step_variance=number(phase.step_variance),
-            release_scale=number(phase.release_scale),
-        )
-        for phase in phases
-    )
+    chosen = tuple(phase.at(place, risks.shape) for phase in phases)
     return float(risks[place]), Schedule(int(cohorts[place[1], 0]), chosen)
 
 

@@ -10,22 +10,19 @@ All here are functions of released and public numbers; why each is as it is: doc
     Windows       of every column a centre and a half width, and what is told of it by now
     narrowed      by a release: a window of three times the width that stands out of the noise
     scaled        a transform that widens those that surely are narrow
-    whitened      what each second moment that is released does to the metric
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.arrays import Matrix
-from quoron_privacy.means.free_counts import ColumnMean, Columns, Length, Moment, Presence
+from quoron_privacy.means.free_counts import ColumnMean, Columns, Presence
 from quoron_server.algorithm import Vector
-from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, CurvatureModel, WhitenedParameters
-from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
-from quoron_server.plan import RunPlan
+from quoron_server.algorithms.whitened.parameters import CurvatureModel
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
 SURELY = 2.5  # deviations of noise: what may be there as well, and, twice that, what surely is
@@ -279,90 +276,3 @@ def tail_power(radii: Vector, beyond: Vector, deviation: float, most: float) -> 
     x, y = np.log(radii[counted]), np.log(shares)
     x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
     return float((known * mean - np.sum(weights * x * y)) / (known + np.sum(weights * x * x)))
-
-
-FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
-MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
-OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
-
-
-def unit(plan: RunPlan) -> float:
-    """Return what features are multiplied by, so that columns may be as long as 1."""
-    return math.sqrt(plan.problem.features) / plan.parameters_of(WhitenedParameters).feature_norm
-
-
-def looked(plan: RunPlan, state: WhitenedState, released: Columns, stage: int) -> WhitenedState:
-    """By what was released of columns; after the last time those that surely are narrow are made wider."""
-    p = plan.parameters_of(WhitenedParameters)
-    mechanism, constant = p.columns(plan.problem.features), p.constant(plan.problem.features)
-    presence = state.presence.seen(released.presence, mechanism.presence_deviation)
-    windows = narrowed(state.windows, released, presence.share, mechanism, constant=constant)
-    after = replace(state, presence=presence, windows=windows)
-    if stage < COLUMNS - 1:
-        return after
-    return replace(after, transform=state.transform @ scaled(windows, constant=constant))
-
-
-def typical(plan: RunPlan, released: Length) -> float:
-    """Return a typical length of second moments, of users who have any."""
-    d = float(plan.problem.features)
-    return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
-
-
-def radius(plan: RunPlan, state: WhitenedState, stage: int) -> float:
-    """At which second moments of a typical length are clipped."""
-    p = plan.parameters_of(WhitenedParameters)
-    if p.robust or stage == 0:
-        return state.typical
-    room = max(1.0, p.resolution / (MOMENTS_FROM * plan.problem.features))
-    return room * state.typical * (1.0 if state.unwidened is None else OPENED)
-
-
-def whitened(plan: RunPlan, state: WhitenedState, moment: Moment, stage: int) -> WhitenedState:
-    """By a second moment of features that were clipped at a typical length.
-
-    Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
-    """
-    p = plan.parameters_of(WhitenedParameters)
-    mechanism, constant, groups = p.moment(plan.problem.dimension, stage), p.intercept, plan.problem.beliefs.groups
-    between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
-    presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
-    weight = (mechanism.scale * radius(plan, state, stage)) ** -2
-    known = state.known + weight
-    moment = moment._replace(mean=state.moment + weight / known * (moment.mean - state.moment))
-    found = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant, again=between)
-    if between and not found.narrow:
-        return replace(state, presence=presence, moment=moment.mean, known=known)
-    transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
-    if between and unwidened is None:
-        cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
-        unwidened = state.transform @ cautious.transform
-    if last and (groups or p.outputs > 1):
-        transform, doubt = aligned(transform, doubt, groups, constant=constant)
-    after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
-    if last and unwidened is not None:
-        after = replace(after, widened=widened(transform, doubt, unwidened, constant=constant))
-    return replace(after, moment=np.zeros_like(moment.mean), known=0.0, unwidened=unwidened)
-
-
-def bound(plan: RunPlan) -> float:
-    """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-    return plan.parameters_of(WhitenedParameters).start_slope * math.sqrt(plan.problem.features)
-
-
-def begun(plan: RunPlan, state: WhitenedState, released: Length) -> WhitenedState:
-    """With a typical length of gradients at the start."""
-    most = bound(plan)
-    start = typical_length(released, plan.parameters_of(WhitenedParameters).length(), most)
-    return replace(state, start_length=start, radius=min(most, FIRST_FACTOR * start))
-
-
-def known(plan: RunPlan, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
-    """A point, (D,), less what lies along widened directions of which neither a look nor gradients tell anything."""
-    if state.unwidened is None or not state.widened.any():
-        return point
-    gradient, error = model.at(np.zeros_like(point), state.walk)
-    if told(gradient, error, state.widened, constant=plan.parameters_of(WhitenedParameters).intercept):
-        return point
-    rows = point.reshape(-1, len(state.widened))
-    return without(rows, state.widened, state.transform, state.unwidened).ravel()

@@ -67,6 +67,7 @@ from quoron_privacy.means.free_counts import (
     Leading,
     LengthSum,
     MeanAndCounts,
+    Moment,
     NormCountSum,
     Presence,
     ShapedMomentSum,
@@ -76,7 +77,6 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.spec import constant_risk, loss_scale, start_risk
-from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
@@ -86,12 +86,15 @@ from quoron_server.algorithms.whitened.estimates import (
     Windows,
     fitting,
     in_groups,
+    narrowed,
+    scaled,
     shrunk,
     tail_power,
+    told,
     within,
 )
-from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, CurvatureModel, WhitenedParameters
-from quoron_server.algorithms.whitening import FLOOR, along
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, CurvatureModel, WhitenedParameters
+from quoron_server.algorithms.whitening import FLOOR, aligned, along, typical_length, whitening, widened, without
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -249,6 +252,10 @@ def _kind(problem: Problem) -> str:
 
 VECTOR = PARTS - 1  # the part that asks for the length of a gradient
 
+FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
+MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
+OPENED = 2.0  # times that, where directions were narrow: few users may have all that varies along them
+
 FACTORS_FROM = 0.7
 MAX_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
@@ -299,7 +306,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             part=0,
             typical=0.0,
             presence=Presence(),
-            transform=np.eye(d) * estimates.unit(self.plan),
+            transform=np.eye(d) * self._unit,
             doubt=np.zeros(d),
             heard=0.0,
             windows=Windows.declared(d - p.constant(d)),
@@ -309,10 +316,10 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             widened=np.zeros(d, np.bool_),
             point=zero,
             centre=zero,
-            radius=estimates.bound(self.plan),
-            start_length=estimates.bound(self.plan),
-            factor=estimates.FIRST_FACTOR,
-            spread=estimates.bound(self.plan) ** 2,
+            radius=self._bound,
+            start_length=self._bound,
+            factor=FIRST_FACTOR,
+            spread=self._bound**2,
             target=self._target(0.25),
             pace=1.0,
             error=0.0,
@@ -374,29 +381,71 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         stage, whole = divmod(state.part - COLUMNS, 2)
         if state.part < COLUMNS:
             constant = self.parameters.constant(features)
-            return ColumnSum(users, state.windows.both, estimates.unit(self.plan), constant)
+            return ColumnSum(users, state.windows.both, self._unit, constant)
         if state.part == VECTOR:
-            return self._of_gradients(VectorLengthSum(users, state.transform, estimates.bound(self.plan)))
+            return self._of_gradients(VectorLengthSum(users, state.transform, self._bound))
         if whole:
-            return ShapedMomentSum(users, state.transform, estimates.radius(self.plan, state, stage))
+            return ShapedMomentSum(users, state.transform, self._moment_radius(state, stage))
         return LengthSum(users, state.transform, float(features))
 
     def look(self, state: WhitenedState, sums: Sums, noise: NoiseSource) -> tuple[WhitenedState, Release, float | None]:
         """Release what a look reads: the state after it, the ledger's entry, and who is there."""
-        p, plan, part = self.parameters, self.plan, state.part
+        p, features, part = self.parameters, self._contrasts.features, state.part
         (stage, whole), after = divmod(part - COLUMNS, 2), replace(state, part=part + 1)
         if part < COLUMNS:
-            columns = p.columns(self._contrasts.features)
+            columns, constant = p.columns(features), p.constant(features)
             seen = columns.release(sums, noise.stream("columns", part))
-            return estimates.looked(plan, after, seen, part), columns.entry(), None
+            presence = state.presence.seen(seen.presence, columns.presence_deviation)
+            windows = narrowed(state.windows, seen, presence.share, columns, constant=constant)
+            after = replace(after, presence=presence, windows=windows)
+            if part == COLUMNS - 1:
+                after = replace(after, transform=state.transform @ scaled(windows, constant=constant))
+            return after, columns.entry(), None
         if whole:
-            mechanism, radius = p.moment(plan.problem.dimension, stage), estimates.radius(plan, state, stage)
-            moment = mechanism.release(sums, radius, noise.stream("moment", stage))
-            return estimates.whitened(plan, after, moment, stage), mechanism.entry(), moment.presence * p.cohort_size
-        length, entry = p.length().release(sums, noise.stream("length", stage)), p.length().entry()
+            mechanism = p.moment(self.plan.problem.dimension, stage)
+            moment = mechanism.release(sums, self._moment_radius(state, stage), noise.stream("moment", stage))
+            return self._whitened(after, moment, stage), mechanism.entry(), moment.presence * p.cohort_size
+        most = self._bound if part == VECTOR else float(features)
+        length = typical_length(p.length().release(sums, noise.stream("length", stage)), p.length(), most)
         if part == VECTOR:
-            return estimates.begun(plan, after, length), entry, None
-        return replace(after, typical=estimates.typical(plan, length)), entry, None
+            after = replace(after, start_length=length, radius=min(most, FIRST_FACTOR * length))
+        else:
+            after = replace(after, typical=min(most, length))
+        return after, p.length().entry(), None
+
+    def _moment_radius(self, state: WhitenedState, stage: int) -> float:
+        """At which second moments of a typical length are clipped."""
+        p = self.parameters
+        if p.robust or stage == 0:
+            return state.typical
+        room = max(1.0, p.resolution / (MOMENTS_FROM * self._contrasts.features))
+        return room * state.typical * (1.0 if state.unwidened is None else OPENED)
+
+    def _whitened(self, state: WhitenedState, moment: Moment, stage: int) -> WhitenedState:
+        """By a second moment of features that were clipped at a typical length.
+
+        Between the first and the last only where it tells of directions that are narrow; else it waits for the next.
+        """
+        p, problem = self.parameters, self.plan.problem
+        mechanism, constant, groups = p.moment(problem.dimension, stage), p.intercept, problem.beliefs.groups
+        between, last = 0 < stage < STAGES - 1, stage == STAGES - 1
+        presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
+        weight = (mechanism.scale * self._moment_radius(state, stage)) ** -2
+        known = state.known + weight
+        moment = moment._replace(mean=state.moment + weight / known * (moment.mean - state.moment))
+        found = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant, again=between)
+        if between and not found.narrow:
+            return replace(state, presence=presence, moment=moment.mean, known=known)
+        transform, doubt, unwidened = state.transform @ found.transform, found.doubt, state.unwidened
+        if between and unwidened is None:
+            cautious = whitening(moment, presence.share, known**-0.5, state.typical, constant=constant)
+            unwidened = state.transform @ cautious.transform
+        if last and (groups or p.outputs > 1):
+            transform, doubt = aligned(transform, doubt, groups, constant=constant)
+        after = replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+        if last and unwidened is not None:
+            after = replace(after, widened=widened(transform, doubt, unwidened, constant=constant))
+        return replace(after, moment=np.zeros_like(moment.mean), known=0.0, unwidened=unwidened)
 
     def reading(self, state: WhitenedState) -> Any:
         """Return all that a round reads of gradients, or of losses at the end."""
@@ -443,13 +492,13 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         model = GradientModel.of(*so_far, law=self._law)
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
-            following = estimates.known(self.plan, state, model, following)
+            following = self._without_unknown(state, model, following)
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
             state = state if p.sigmoid or t == 0 else replace(state, pace=self._pace(state, found, float(variances[t])))
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
-            following = estimates.known(self.plan, state, model, following)
+            following = self._without_unknown(state, model, following)
             walk = state.walk + WALK**2 * moved / d
             after = self._aimed(state, released, share, tail, gradient, error, following, moved)
             centre = model.at(following, walk)[0]
@@ -474,6 +523,16 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
+
+    def _without_unknown(self, state: WhitenedState, model: GradientModel, point: Vector) -> Vector:
+        """A point, (D,), less what is along widened directions of which neither looks nor gradients tell anything."""
+        if state.unwidened is None or not state.widened.any():
+            return point
+        gradient, error = model.at(np.zeros_like(point), state.walk)
+        if told(gradient, error, state.widened, constant=self.parameters.intercept):
+            return point
+        rows = point.reshape(-1, len(state.widened))
+        return without(rows, state.widened, state.transform, state.unwidened).ravel()
 
     def _strode(self, state: WhitenedState, points: Vector, gradients: Vector) -> Vector:
         """By steps of a length, with momentum, of the mean of gradients clipped to a small part of their length.
@@ -611,7 +670,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         error = error + LEARNT**2 * moved / d
         radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / MIN_RADIUS)
         if p.robust:
-            radius = min(radius, ROBUST_BOUND * estimates.bound(self.plan), ROBUST_LENGTHS * state.start_length)
+            radius = min(radius, ROBUST_BOUND * self._bound, ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def voting(self, state: WhitenedState) -> ClippedSum:
@@ -663,6 +722,16 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if not usual or math.sqrt(state.spread) >= near * state.start_length:
             return False
         return 4 * self._law.variety(following) > EVEN
+
+    @property
+    def _unit(self) -> float:
+        """What features are multiplied by, so that columns may be as long as 1."""
+        return math.sqrt(self._contrasts.features) / self.parameters.feature_norm
+
+    @property
+    def _bound(self) -> float:
+        """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
+        return self.parameters.start_slope * math.sqrt(self._contrasts.features)
 
     @property
     def _restores(self) -> bool:

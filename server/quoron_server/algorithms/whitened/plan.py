@@ -97,7 +97,6 @@ def verify(plan: RunPlan) -> None:
     search.require(
         NAME,
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
-        ("the guaranteed adjacency", p.adjacency == plan.guarantee.adjacency, p.adjacency),
         ("the problem's predictions", p.outputs == plan.problem.outputs, p.outputs),
         (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
         (f"{STAGES} second moments", len(p.moment_scales) == STAGES, len(p.moment_scales)),
