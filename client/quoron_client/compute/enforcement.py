@@ -129,9 +129,7 @@ def _factors(
 _CHUNK = 256  # length of the pieces in which inner products are taken, a multiple of 16
 
 
-def smoothness_scale(
-    loss: Loss, batch: Items, user_smoothness: float, *, threads: int | None = None
-) -> NDArray[np.float64]:
+def smoothness_scale(loss: Loss, batch: Items, user_smoothness: float) -> NDArray[np.float64]:
     """s_u = min(1, user_smoothness / λ_u), shape (k,); λ_u bounds the user's average Hessian over the whole domain.
 
     s_u = 1 for a user without items and NaN for one with non-finite features. Raises `ConfigError` for a loss whose
@@ -143,7 +141,7 @@ def smoothness_scale(
         raise ConfigError(f"Expected a smooth loss with user_smoothness={user_smoothness}, got loss={loss.name!r}.")
     out = np.empty(batch.users)
     steepest = loss.largest_diagonal(batch.dimension * loss.outputs)
-    _scales(batch, loss.curvature, steepest, float(user_smoothness), out, threads=threads)
+    _scales(batch, loss.curvature, steepest, float(user_smoothness), out)
     return out
 
 
