@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Matrix, Vector
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.prebuilt import njit
 from quoron_privacy.noise.samplers import SETTLING, gaussian_tables, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
@@ -78,9 +78,6 @@ class LocalRandomness(Protocol):
     def words(self, *, round: int, users: Users, first: int, size: int) -> Words:
         """Words `first` to `first + size` of each user's stream of this round, shape (k, size); first + size <= 2³³."""
 
-    def require_deployable(self) -> None:
-        """Raise RunError unless the words are fit to protect real people."""
-
 
 @dataclass(frozen=True, slots=True)
 class SeededRandomness:
@@ -95,13 +92,6 @@ class SeededRandomness:
         out = np.empty((len(users), size), np.uint64)
         fill_words(np.uint64(key), np.ascontiguousarray(users, np.int64), first, out)
         return out
-
-    def require_deployable(self) -> None:
-        """Always refuses."""
-        raise RunError(
-            "Expected randomness from the operating system, got SeededRandomness: anyone who knows or guesses the seed "
-            "can undo a report. Use SystemRandomness() outside simulation."
-        )
 
 
 def _fresh_cipher() -> Any:
@@ -127,9 +117,6 @@ class SystemRandomness:
         stream = bytearray(8 * len(users) * size)
         self._cipher.update_into(bytes(len(stream)), stream)
         return np.frombuffer(stream, "<u8").astype(np.uint64, copy=False).reshape(len(users), size)
-
-    def require_deployable(self) -> None:
-        """Accepts."""
 
 
 @njit(cache=True, inline="always")

@@ -1,5 +1,6 @@
 """What clients compute, against slow and obvious versions: the same bits whoever else is asked, on any threads."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from quoron_client import (
     smoothness_scale,
     user_keys,
 )
-from quoron_client.compute import work
+from quoron_client.compute import user_loops, work
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.user_loops import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.work import local_report, placed_gradient
@@ -42,6 +43,15 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.release import packed
 
 SHAPES = [(dimension, rows) for dimension in (1, 3, 4, 7, 20, 31, 32, 45, 100) for rows in (1, 2, 4, 5, 11)]
+
+
+@contextmanager
+def on_threads(threads):
+    """However few users there are."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(user_loops, "_SMALL", 0)
+        changed.setattr(user_loops, "all_threads", lambda: threads)
+        yield
 
 
 def example(dimension, rows, dtype=np.float32):
@@ -173,7 +183,8 @@ def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, l
     with np.errstate(invalid="ignore"):
         there = (batch.counts > 0) & np.isfinite(rows).all(axis=1) & (np.abs(rows).max(axis=1) <= largest)
     expected = reduction.of(rows, there)
-    found = gradient_sums(loss, batch, task, reduction, largest=largest, threads=threads)
+    with on_threads(threads):
+        found = gradient_sums(loss, batch, task, reduction, largest=largest)
     np.testing.assert_array_equal(found.total, expected.total)
     np.testing.assert_array_equal(found.cells, expected.cells)
     assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
@@ -202,7 +213,7 @@ def test_users_of_one_item_have_the_integers_of_their_rows_wherever_they_lie(
     task = AverageGradient(point, (0.7,), centre=rng.choice([0.0, 0.4]) * centre)
     reduction = ClippedSum(0.9, len(counts), rng.choice([0.0, 0.2]) * centre)
     for batch in (table, some):
-        found = gradient_sums(loss, batch, task, reduction, largest=20.0, threads=1)
+        found = gradient_sums(loss, batch, task, reduction, largest=20.0)
         rows = average_gradient(loss, batch, task)
         with np.errstate(invalid="ignore"):
             there = (batch.counts > 0) & np.isfinite(rows).all(axis=1) & (np.abs(rows).max(axis=1) <= 20.0)
@@ -515,8 +526,10 @@ def test_bits_depend_neither_on_threads_nor_on_who_else_is_asked(loss, task):
     batch = reference.random_batch(rng, rng.integers(0, 30, 900), 20, loss=loss)
     if loss.name == "softmax":
         batch = replace(batch, labels=rng.integers(0, 3, len(batch.labels)).astype(float))
-    whole = answer(loss, batch, task, keys=KEYS, threads=1)
-    np.testing.assert_array_equal(answer(loss, batch, task, keys=KEYS, threads=3).values, whole.values)
+    with on_threads(1):
+        whole = answer(loss, batch, task, keys=KEYS)
+    with on_threads(3):
+        np.testing.assert_array_equal(answer(loss, batch, task, keys=KEYS).values, whole.values)
     for user, (features, labels) in list(enumerate(reference.users(batch)))[:20]:
         alone, own = ItemBatch(features, labels, np.array([0, len(labels)])), slice(user, user + 1)
         part = {name: getattr(task, name)[own] for name in ("starts", "places") if hasattr(task, name)}

@@ -32,7 +32,6 @@ from quoron_client.data.formats import Dialect
 from quoron_client.federation import Terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic
 from quoron_client.protocol.questions import PlacedGradient, SecondMoment
-from quoron_client.randomisers import SeededRandomness
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.means.clipping import ClippedSum
 
@@ -145,7 +144,6 @@ COMPUTED: list[tuple[str, Callable[[], object]]] = [
     ("a smooth loss", lambda: smoothness_scale(make_loss("hinge"), ITEMS, 0.1)),
     ("user_smoothness > 0", lambda: smoothness_scale(make_loss("logistic"), ITEMS, 0)),
     ("weights", lambda: ItemBatch(np.ones((3, 1)), np.ones(3), np.array([0, 3]), np.ones(3, np.float32))),
-    ("from the operating system", lambda: SeededRandomness(1).require_deployable()),
 ]
 
 

@@ -31,9 +31,9 @@ from quoron.training.table import CuratorEngine, TableRows
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
+from quoron_privacy.noise.streams import SecureNoise, StartedNoise
 from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
@@ -365,12 +365,6 @@ def test_words_of_local_reports_are_the_same_again_whoever_else_is_asked():
         for key, round_, user in ((KEY, 3, 8), (KEY, 2, 9), (OTHER, 2, 8))
     ]
     assert not any((words[1] == other).any() for other in others)  # false alarm: 18 · 2⁻⁶⁴
-
-
-def test_words_from_a_seed_are_refused_for_real_people():
-    KeyedRandomness(SecureNoise(KEY)).require_deployable()
-    with pytest.raises(RunError):
-        KeyedRandomness(SeededNoise(1)).require_deployable()
 
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}

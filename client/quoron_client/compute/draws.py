@@ -45,7 +45,7 @@ def user_keys(round_number: int, users: NDArray[np.int64]) -> Keys:
     return keys
 
 
-def ball_coordinates(batch: Items, *, seed: int, keys: Keys, threads: int | None = None) -> Vector:
+def ball_coordinates(batch: Items, *, seed: int, keys: Keys) -> Vector:
     """Return the first coordinate of a uniform point of the unit ball in d dimensions, for every item, shape (N,).
 
     Independent between items, users, rounds and seeds; `keys` (k,) are of `user_keys`. The bits of a user's coordinates
@@ -54,13 +54,11 @@ def ball_coordinates(batch: Items, *, seed: int, keys: Keys, threads: int | None
     if keys.shape != (batch.users,):
         raise ConfigError(f"Expected one key per user, {batch.users}, got keys of shape {keys.shape}.")
     out = np.empty(len(batch.labels))
-    _coordinates(batch, np.uint64(seed), np.ascontiguousarray(keys, np.uint64), out, threads=threads)
+    _coordinates(batch, np.uint64(seed), np.ascontiguousarray(keys, np.uint64), out)
     return out
 
 
-def shifts_and_spread(
-    batch: Items, smoothing: Smoothing | None, keys: Keys | None, *, threads: int | None = None
-) -> tuple[Vector, float]:
+def shifts_and_spread(batch: Items, smoothing: Smoothing | None, keys: Keys | None) -> tuple[Vector, float]:
     """Return a smoothing's arguments for compiled loops; without smoothing (empty, 0).
 
     Shifts (N,) of an item's prediction per unit of its feature norm, of a `Convolution`; and the width of the smoothed
@@ -69,7 +67,7 @@ def shifts_and_spread(
     if isinstance(smoothing, Convolution):
         if keys is None:
             raise ConfigError("Expected keys, one per user, for a task with a Convolution, got none.")
-        return smoothing.radius * ball_coordinates(batch, seed=smoothing.seed, keys=keys, threads=threads), 0.0
+        return smoothing.radius * ball_coordinates(batch, seed=smoothing.seed, keys=keys), 0.0
     return np.empty(0), smoothing.parameter if isinstance(smoothing, Moreau) else 0.0
 
 

@@ -178,13 +178,7 @@ _HELD = 4096  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
-    loss: Loss,
-    batch: Items,
-    task: AverageGradient,
-    *,
-    keys: Keys | None = None,
-    threads: int | None = None,
-    scale: Vector | None = None,
+    loss: Loss, batch: Items, task: AverageGradient, *, keys: Keys | None = None, scale: Vector | None = None
 ) -> Matrix:
     """Return w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
@@ -195,16 +189,16 @@ def average_gradient(
     `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
-    do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another shape,
+    do not depend on threads nor on the other users. Raises `DataError` for points or a centre of another shape,
     `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
-    own, classes = _prepared(loss, batch, task, keys, threads, scale)
+    own, classes = _prepared(loss, batch, task, keys, scale)
     dimension = batch.dimension * loss.outputs
     rows = np.zeros((batch.users, dimension))
     if classes:
-        class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
+        class_gradients(batch, *own, rows.reshape(batch.users, classes, -1))
     else:
-        gradient_loop(batch, *own, rows, *_NOT_ADDED, threads=threads)
+        gradient_loop(batch, *own, rows, *_NOT_ADDED)
     return rows
 
 
@@ -216,7 +210,6 @@ def gradient_sums(
     *,
     largest: float = np.inf,
     keys: Keys | None = None,
-    threads: int | None = None,
     scale: Vector | None = None,
 ) -> Sums:
     """Return what `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
@@ -225,14 +218,14 @@ def gradient_sums(
     `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre
     of another dimension and for a loss with several outputs.
     """
-    own, classes = _prepared(loss, batch, task, keys, threads, scale)
+    own, classes = _prepared(loss, batch, task, keys, scale)
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     few = max(4, _HELD // max(batch.dimension, 1))
     uniform = task.user_smoothness is None and task.reference_items is None and batch.weights is None
     plain = uniform and len(task.points) == 1 and task.smoothing is None and batch.dimension < SHORT
-    bounds, threads = pieces(batch, threads)
+    bounds, threads = pieces(batch)
     # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
 
@@ -251,7 +244,7 @@ def gradient_sums(
 
 
 def _prepared(
-    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None, scale: Vector | None
+    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, scale: Vector | None
 ) -> tuple[tuple[Any, ...], int]:
     """Return a task's arguments for compiled loops, and the number of classes of a loss of several outputs, or 0."""
     points = np.ascontiguousarray(task.points, dtype=np.float64)
@@ -262,7 +255,7 @@ def _prepared(
     if task.user_smoothness is None:
         scale = np.ones(1)
     elif scale is None:
-        scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
+        scale = smoothness_scale(loss, batch, task.user_smoothness)
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
     if centre.shape != (dimension,):
         raise DataError(f"Expected a centre with {dimension} coordinates, like the items, got {centre.shape}.")
@@ -276,12 +269,12 @@ def _prepared(
         parts = (read.reshape(len(points), loss.classes, -1), weights, batch.item_weights, shrink.reshape(by_class))
         return (*parts, scale, centre.reshape(by_class), user_weights), loss.classes
     slope = loss.slopes_with(task.smoothing).compiled.address
-    shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
+    shifts, spread = shifts_and_spread(batch, task.smoothing, keys)
     items = (slope, loss.parameter, shifts, spread, read, weights, batch.item_weights)
     return (*items, shrink, scale, centre, user_weights), 0
 
 
-def average_loss(loss: Loss, batch: Items, point: Vector, *, threads: int | None = None) -> Vector:
+def average_loss(loss: Loss, batch: Items, point: Vector) -> Vector:
     """F_u(point) for every user u, shape (k,), as in `average_gradient`, but never scaled.
 
     A user without items gets zero, a user with a non-finite feature or label gets NaN. Raises `DataError` for a point
@@ -292,9 +285,9 @@ def average_loss(loss: Loss, batch: Items, point: Vector, *, threads: int | None
     out = np.empty(batch.users)
     read = _padded(point.reshape(-1, batch.dimension))
     if isinstance(loss, Softmax):
-        class_losses(batch, read, batch.item_weights, out, threads=threads)
+        class_losses(batch, read, batch.item_weights, out)
     else:
-        _losses(batch, loss.values.compiled.address, loss.parameter, read[0], batch.item_weights, out, threads=threads)
+        _losses(batch, loss.values.compiled.address, loss.parameter, read[0], batch.item_weights, out)
     bent = 0.5 * float((loss.quadratic_diagonal(len(point)) * point) @ point)
     out += np.where(batch.counts > 0, bent, 0.0)
     return out

@@ -50,15 +50,13 @@ _SIDE = 16  # users whose passes run side by side, at most: one's next step wait
 _NUMBERS = 1024  # of all their iterates together, so that these and their sums stay in the nearest cache
 
 
-def local_sgd(
-    loss: Loss, batch: Items, task: LocalSGD, *, keys: Keys | None = None, threads: int | None = None
-) -> NDArray[np.float64]:
+def local_sgd(loss: Loss, batch: Items, task: LocalSGD, *, keys: Keys | None = None) -> NDArray[np.float64]:
     """For every user the final iterate and the mean of the iterates after each step, shape (k, 2, d).
 
     Items are taken in stored order, from `task.starts[u]`, a point of the domain; an item's weight multiplies its loss,
     not the ridge. `batch` is as `bounded` returns it. A user without items gets its start and zeros; one with a
     non-finite feature or label gets NaN. A `Convolution` draws from `keys` (k,), see `draws.user_keys`. The bits do not
-    depend on `threads` nor on the other users. Raises `DataError` unless there is one start per user, of the model's
+    depend on threads nor on the other users. Raises `DataError` unless there is one start per user, of the model's
     dimension, and `ConfigError` for a smoothing that does not fit the loss or has no keys.
     """
     starts, dimension = np.ascontiguousarray(task.starts, dtype=np.float64), loss.outputs * batch.dimension
@@ -72,13 +70,13 @@ def local_sgd(
             loss.slopes_with(task.smoothing)
         by_class = (loss.classes, batch.dimension)
         of_classes = (batch.item_weights, loss.ridge, starts.reshape(-1, *by_class), task.step_size, ball, size)
-        _class_passes(batch, *of_classes, out.reshape(-1, 2, *by_class), threads=threads)
+        _class_passes(batch, *of_classes, out.reshape(-1, 2, *by_class))
         return out
     slope = loss.slopes_with(task.smoothing).compiled.address
-    shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
+    shifts, spread = shifts_and_spread(batch, task.smoothing, keys)
     bend = loss.quadratic_diagonal(dimension)
     own = (slope, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
-    _passes(batch, *own, out, threads=threads)
+    _passes(batch, *own, out)
     return out
 
 

@@ -66,12 +66,9 @@ class UserLoop:
         batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1), read_only(int64, 1))
         return njit(types.void(*batch, *self._arguments, int64, int64), **SUMS)(self._function)
 
-    def __call__(self, batch: Items, *arguments: Any, threads: int | None = None) -> None:
-        """Run over all users of `batch` on `threads` threads.
-
-        By default that is as many as numba was given, or one where starting threads costs more than it saves.
-        """
-        bounds, threads = pieces(batch, threads)
+    def __call__(self, batch: Items, *arguments: Any) -> None:
+        """Run over all users of `batch`, on as many threads as `pieces` says."""
+        bounds, threads = pieces(batch)
         at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)], threads)
 
     def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
@@ -80,14 +77,13 @@ class UserLoop:
         loop(batch.features, batch.labels, batch.begins, batch.ends, *arguments, first, last)
 
 
-def pieces(batch: Items, threads: int | None) -> tuple[list[int], int]:
+def pieces(batch: Items) -> tuple[list[int], int]:
     """Return where pieces of users with about equally many items begin, then the number of users; and how many threads.
 
-    Without a number of threads as many as numba was given, or one where others would cost more than they save. There
-    are as many pieces as threads, or a few times that where there is much to do: a slower thread then takes fewer.
+    As many as numba was given, or one where others would cost more than they save. There are as many pieces as threads,
+    or a few times that where there is much to do: a slower thread then takes fewer.
     """
-    if threads is None:
-        threads = 1 if batch.size + _USER * batch.users < _SMALL else all_threads()
+    threads = 1 if batch.size + _USER * batch.users < _SMALL else all_threads()
     if threads == 1 or batch.users < threads:
         return [0, batch.users], 1
     so_far = batch.ends if isinstance(batch, ItemBatch) else np.cumsum(batch.counts)

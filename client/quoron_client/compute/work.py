@@ -57,7 +57,7 @@ from quoron_privacy.kernels.compiled import helper, read_only, writable
 from quoron_privacy.release import packed
 
 
-def second_moment_factor(batch: Items, *, rows: int | None = None, threads: int | None = None) -> Matrix:
+def second_moment_factor(batch: Items, *, rows: int | None = None) -> Matrix:
     """Return upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
 
     d is the number of features; weights w are 1 where a batch has none. With `rows`, of U so many rows alone: all that
@@ -68,13 +68,13 @@ def second_moment_factor(batch: Items, *, rows: int | None = None, threads: int 
     of the earlier ones is no more than rounding counts as inside it.
 
     A user without items gets zeros, one with a non-finite feature or label NaN (see `work.answer`). The bits do not
-    depend on `threads` nor on the other users.
+    depend on threads nor on the other users.
     """
     if batch.weights is not None:
         weighted = np.sqrt(batch.weights)[:, None] * batch.features.astype(np.float64)
         batch = replace(batch, features=weighted, weights=None)
     out = np.empty((batch.users, packed(batch.dimension, rows)))
-    _factors(batch, out, threads=threads)
+    _factors(batch, out)
     return out
 
 
@@ -167,15 +167,7 @@ def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start
                 top += 1
 
 
-def answer(
-    loss: Loss,
-    batch: Items,
-    task: Task,
-    *,
-    keys: Keys | None = None,
-    threads: int | None = None,
-    scale: Vector | None = None,
-) -> Answers:
+def answer(loss: Loss, batch: Items, task: Task, *, keys: Keys | None = None, scale: Vector | None = None) -> Answers:
     """Return each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
     A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. Pass
@@ -185,34 +177,34 @@ def answer(
     """
     values: Matrix
     if isinstance(task, AverageGradient):
-        values = average_gradient(loss, batch, task, keys=keys, threads=threads, scale=scale)
+        values = average_gradient(loss, batch, task, keys=keys, scale=scale)
     elif isinstance(task, PlacedGradient):
-        values = placed_gradient(loss, batch, task, threads=threads)
+        values = placed_gradient(loss, batch, task)
     elif isinstance(task, SecondMoment):
-        values = _moment(batch, task, threads)
+        values = _moment(batch, task)
     elif isinstance(task, MomentAndGradient):
-        gradients = average_gradient(loss, batch, task.gradient, keys=keys, threads=threads)
-        values = np.hstack([_moment(batch, task.moment, threads), gradients])
+        gradients = average_gradient(loss, batch, task.gradient, keys=keys)
+        values = np.hstack([_moment(batch, task.moment), gradients])
     elif isinstance(task, AverageLoss):
-        values = np.stack([average_loss(loss, batch, point, threads=threads) for point in task.points], axis=1)
+        values = np.stack([average_loss(loss, batch, point) for point in task.points], axis=1)
     elif isinstance(task, LocalSGD):
-        values = local_sgd(loss, batch, task, keys=keys, threads=threads)
+        values = local_sgd(loss, batch, task, keys=keys)
     else:
         raise ConfigError(f"Expected a task whose answer may be seen as it is, got a {type(task).__name__}.")
     rows = values.reshape(batch.users, values[0].size if batch.users else 0)
     finite = np.empty(batch.users, np.bool_)
-    _finite(batch, rows, finite, threads=threads)
+    _finite(batch, rows, finite)
     status = np.where(finite, ANSWERED, REJECTED)
     status[batch.counts == 0] = MISSING
     rows[status != ANSWERED] = 0.0
     return Answers(values, status)
 
 
-def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient, *, threads: int | None = None) -> Matrix:
+def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient) -> Matrix:
     """(1/divisor) Σ clip(∇f(x; z_p)) over each user's places that have an item, shape (k, d).
 
     An item's weight multiplies its loss, as ever. A user with a non-finite item at one of its places gets NaN; others
-    of its items are not looked at. The bits do not depend on `threads` nor on the other users. Raises `DataError`
+    of its items are not looked at. The bits do not depend on threads nor on the other users. Raises `DataError`
     unless there is one row of places per user.
     """
     places, held = np.asarray(task.places, np.int64), batch.counts
@@ -226,7 +218,7 @@ def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient, *, threads: 
         rows = batch.begins[there] + column[there]
         weights = None if batch.weights is None else batch.weights[rows]
         single = ItemBatch(batch.features[rows], batch.labels[rows], np.arange(len(rows) + 1), weights)
-        gradients = average_gradient(loss, single, AverageGradient(task.points, (1.0,)), threads=threads)
+        gradients = average_gradient(loss, single, AverageGradient(task.points, (1.0,)))
         total[there] += gradients if task.clip is None else _clipped(gradients, task.clip)
     return total / task.divisor
 
@@ -238,14 +230,14 @@ def _clipped(rows: Matrix, norm: float) -> Matrix:
     return rows * factors[:, None]
 
 
-def _moment(batch: Items, task: SecondMoment, threads: int | None) -> Matrix:
+def _moment(batch: Items, task: SecondMoment) -> Matrix:
     if task.model_size != batch.dimension:
         raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.model_size}.")
     if task.label_scale is not None:
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
             rows = np.column_stack([batch.features.astype(np.float64), task.label_scale * batch.labels])
         batch = replace(batch, features=rows)
-    return second_moment_factor(batch, rows=task.rows, threads=threads)
+    return second_moment_factor(batch, rows=task.rows)
 
 
 @user_loop(read_only(float64, 2), writable(boolean, 1))
@@ -259,14 +251,7 @@ def _finite(features: Any, labels: Any, begins: Any, ends: Any, rows: Any, finit
 
 
 def local_report(
-    loss: Loss,
-    batch: Items,
-    task: LocalReport,
-    randomness: LocalRandomness,
-    *,
-    round: int,
-    users: Users,
-    threads: int | None = None,
+    loss: Loss, batch: Items, task: LocalReport, randomness: LocalRandomness, *, round: int, users: Users
 ) -> Answers:
     """Return each user's report: values (k, *task.answer_shape(d)), and a status that is ANSWERED for everybody.
 
@@ -274,7 +259,7 @@ def local_report(
     coordinator about their data. `batch` is as `bounded` returns it, `users` are the user numbers of its rows, (k,).
     The bits depend on (randomness, round, user, gradient) and not on who else is in the batch.
     """
-    gradients = average_gradient(loss, batch, task.gradient, keys=user_keys(round, users), threads=threads)
+    gradients = average_gradient(loss, batch, task.gradient, keys=user_keys(round, users))
     gradients[~np.isfinite(gradients).all(axis=1)] = 0.0
     values: Matrix
     if isinstance(task, RangeReport):

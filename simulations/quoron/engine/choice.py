@@ -56,10 +56,6 @@ class KeyedRandomness:
         streams = (self.noise.stream("local report", round, int(user)) for user in users)
         return np.stack([stream.words(first + size)[first:] for stream in streams])
 
-    def require_deployable(self) -> None:
-        """Raise RunError unless the key is secret."""
-        self.noise.require_deployable()
-
 
 PIECE = 16 << 20  # bytes of answers that are on their way from one worker
 TRIES = 3  # workers that may die in a row over one piece
