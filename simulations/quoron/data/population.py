@@ -155,30 +155,24 @@ def settle(places: Any, lengths: Any, chunk_of: Any, starts: Any, runs: Any, bas
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def place_rows(
-    features: Any, labels: Any, weights: Any, marks: Any, bound: float, run: int, done: int, places: Any, lengths: Any,
-    base: Any, kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
-) -> bool:  # fmt: skip
+    features: Any, labels: Any, weights: Any, marks: Any, run: int, done: int, places: Any, lengths: Any, base: Any,
+    kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
+) -> None:  # fmt: skip
     """Rows that are items to where their runs lie, if they can be used. The first of them is row `done` of run `run`.
 
-    Of a run, kept[run] rows are there already. Returns whether no row is longer than `bound`. Ranges of rows that have
-    no run in common may be placed at the same time.
+    Of a run, kept[run] rows are there already. Ranges of rows that have no run in common may be placed at the same
+    time.
     """
-    longest, there = 0.0, np.empty(len(labels), np.int64)
+    there = np.empty(len(labels), np.int64)
     _settle_rows(marks, run, done, places, lengths, base, kept, there)
     for i in range(len(there)):
-        at, squares = there[i], 0.0
+        at = there[i]
         if at < 0:
             continue
-        for j in range(features.shape[1]):
-            value = features[i, j]
-            out_features[at, j] = value
-            squares += np.float64(value) * np.float64(value)
-        longest = max(longest, squares)
+        out_features[at] = features[i]
         out_labels[at] = labels[i]
         if len(weights):
             out_weights[at] = weights[i]
-    within: bool = np.sqrt(longest) <= bound
-    return within
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -440,7 +434,6 @@ class ItemStore:
                 writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
             for future in writing:
                 future.result()
-        self._within = placer.within and not self.loss.narrow  # no row is too long, and that is all it asks
         self._rows = sum((np.diff(run.starts) for run in self._written), np.zeros(chunks, np.int64))  # on disk
         held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         if chunks == 1:
@@ -522,22 +515,8 @@ class ItemStore:
             begins[without], ends[without] = whole, whole + 1
         weights = buffer.weights if self._weighted else None
         items = ItemBatch(buffer.features, buffer.labels, np.array([0, len(buffer.labels)]), weights)
-        within = self._bounded(items)
+        within = bounded(items, self.loss)
         return _Chunk((within if self.loss.narrow else items).where(begins, ends), within.where(begins, ends))
-
-    def _bounded(self, items: ItemBatch) -> ItemBatch:
-        """`bounded`, but for reading rows again that were measured when they were placed."""
-        labels = items.labels
-        for first in range(0, len(labels) if self._within else 0, BLOCK):
-            own = items.labels[first : first + BLOCK]
-            within = self.loss.bound_labels(own)
-            if np.array_equal(own, within):
-                continue
-            labels = labels.copy() if labels is items.labels else labels
-            labels[first : first + BLOCK] = within
-        if not self._within or np.isnan(labels).any():
-            return bounded(items, self.loss)
-        return replace(items, labels=labels)
 
 
 class _Placer:
@@ -545,7 +524,6 @@ class _Placer:
 
     def __init__(self, rules: Encoding) -> None:
         self._rules, self._block = rules, Block.of(rules, 0)
-        self.within = True  # no row so far is longer than the loss allows
 
     def place(self, span: RowSpan, base: Users, buffer: Block) -> NDArray[np.int32]:
         """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
@@ -557,9 +535,7 @@ class _Placer:
             """Rows `first` to `last` of the span, the first in the block being row `begun` of it."""
             run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
             done = first - int(ends[run] - span.lengths[run])
-            runs = (run, done, span.places, span.lengths, base, kept)
-            if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.item):
-                self.within = False
+            place(*some.arrays, run, done, span.places, span.lengths, base, kept, *buffer.item)
 
         for table in span.tables:
             if len(self._block.labels) < table.num_rows:
