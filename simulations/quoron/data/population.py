@@ -66,9 +66,9 @@ WORDS = 1024  # of four bytes, that are summed for a checksum
 
 
 def room_for(rows: int, dimension: int, *, weighted: bool) -> Block:
-    """Room for so many items and no marks."""
-    features, marks = np.empty((rows, dimension), np.float32), np.empty((rows, 0), np.uint8)
-    return Block(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
+    """Room for so many items and no marks: rows of zeros, until others lie there."""
+    features, marks = np.zeros((rows, dimension), np.float32), np.empty((rows, 0), np.uint8)
+    return Block(features, np.zeros(rows), np.zeros(rows * weighted), marks, weighted)
 
 
 class Scratch:
@@ -198,16 +198,9 @@ def _settle_rows(marks: Any, run: int, done: int, places: Any, lengths: Any, bas
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sort_runs(
-    places: Any, lengths: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
-    weights: Any, out: Any,
-) -> None:  # fmt: skip
-    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all room, 3).
-
-    Room that is left is zeros.
-    """
-    out[:] = 0
-    at, ends = runs.copy(), starts.copy()
+def sort_runs(places: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, out: Any) -> None:
+    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all runs, 3)."""
+    at = runs.copy()
     for r in range(len(places)):
         if places[r] >= 0:
             b = chunk_of[places[r]]
@@ -215,19 +208,6 @@ def sort_runs(
             out[at[b], 1] = base[r] - starts[b]
             out[at[b], 2] = kept[r]
             at[b] += 1
-            ends[b] += lengths[r]
-            _clear(base[r] + kept[r], ends[b], features, labels, weights)
-    for b in range(len(starts) - 1):
-        _clear(ends[b], starts[b + 1], features, labels, weights)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> None:
-    for i in range(first, last):
-        features[i] = 0.0
-        labels[i] = 0.0
-        if len(weights):
-            weights[i] = 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -430,8 +410,8 @@ class ItemStore:
                 settle(span.places, span.lengths, chunk_of, starts, runs, base)
                 kept = placer.place(span, base, buffer)
                 placed = np.empty((int(runs[-1]), 3), np.int32)
-                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.item, placed)
-                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
+                sort_runs(span.places, base, kept, chunk_of, starts, runs, placed)
+                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed))
             for future in writing:
                 future.result()
         self._rows = sum((np.diff(run.starts) for run in self._written), np.zeros(chunks, np.int64))  # on disk
@@ -441,9 +421,8 @@ class ItemStore:
             held[0].set_result(self._picked_up(0, buffers[0], placed))
         self._held = held  # last: then it is filled
 
-    def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
+    def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32]) -> None:
         """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
-        sort_runs(*ready)
         if len(self._starts) <= 2:
             return
         if self._scratch is None:
@@ -499,9 +478,7 @@ class ItemStore:
         """Return the users of a chunk where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[chunk : chunk + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
-        whole = len(buffer.labels) - 1
-        for array in buffer.item:
-            array[whole:] = 0.0  # the item of those who have none
+        whole = len(buffer.labels) - 1  # a row of zeros, the item of those who have none
         if not gather(runs, int(first), begins, ends):
             held = ends - begins
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
