@@ -70,10 +70,6 @@ class Selection:
         """Return what one trial alone would cost."""
         return max(pair.epsilon(delta) for pair in self.pairs)
 
-    def naive_epsilon(self, delta: float, candidates: int) -> float:
-        """Return what as many trials as there are candidates would cost one after the other, each of them shown."""
-        return max(_times(pair, candidates).epsilon(delta) for pair in self.pairs)
-
     @cached_property
     def _profile(self) -> Profile:
         found = [profile(pair) for pair in self.pairs]
@@ -170,8 +166,3 @@ def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
         tops.append((slope, loss, max(begins, 0.0)))
     steps = np.array([one[0] - other[0] for one, other in zip(tops[1:], tops, strict=False)])
     return steps, np.array([top[2] for top in tops[1:]])
-
-
-def _times(pair: DominatingPair, times: int) -> DominatingPair:
-    made = DominatingPair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
-    return made.with_variation(pair.variation * times) if pair.variation else made

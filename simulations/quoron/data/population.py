@@ -66,9 +66,9 @@ WORDS = 1024  # of four bytes, that are summed for a checksum
 
 
 def room_for(rows: int, dimension: int, *, weighted: bool) -> Block:
-    """Room for so many items and no marks."""
-    features, marks = np.empty((rows, dimension), np.float32), np.empty((rows, 0), np.uint8)
-    return Block(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
+    """Room for so many items and no marks: rows of zeros, until others lie there."""
+    features, marks = np.zeros((rows, dimension), np.float32), np.empty((rows, 0), np.uint8)
+    return Block(features, np.zeros(rows), np.zeros(rows * weighted), marks, weighted)
 
 
 class Scratch:
@@ -155,30 +155,24 @@ def settle(places: Any, lengths: Any, chunk_of: Any, starts: Any, runs: Any, bas
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def place_rows(
-    features: Any, labels: Any, weights: Any, marks: Any, bound: float, run: int, done: int, places: Any, lengths: Any,
-    base: Any, kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
-) -> bool:  # fmt: skip
+    features: Any, labels: Any, weights: Any, marks: Any, run: int, done: int, places: Any, lengths: Any, base: Any,
+    kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
+) -> None:  # fmt: skip
     """Rows that are items to where their runs lie, if they can be used. The first of them is row `done` of run `run`.
 
-    Of a run, kept[run] rows are there already. Returns whether no row is longer than `bound`. Ranges of rows that have
-    no run in common may be placed at the same time.
+    Of a run, kept[run] rows are there already. Ranges of rows that have no run in common may be placed at the same
+    time.
     """
-    longest, there = 0.0, np.empty(len(labels), np.int64)
+    there = np.empty(len(labels), np.int64)
     _settle_rows(marks, run, done, places, lengths, base, kept, there)
     for i in range(len(there)):
-        at, squares = there[i], 0.0
+        at = there[i]
         if at < 0:
             continue
-        for j in range(features.shape[1]):
-            value = features[i, j]
-            out_features[at, j] = value
-            squares += np.float64(value) * np.float64(value)
-        longest = max(longest, squares)
+        out_features[at] = features[i]
         out_labels[at] = labels[i]
         if len(weights):
             out_weights[at] = weights[i]
-    within: bool = np.sqrt(longest) <= bound
-    return within
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -204,16 +198,9 @@ def _settle_rows(marks: Any, run: int, done: int, places: Any, lengths: Any, bas
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sort_runs(
-    places: Any, lengths: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
-    weights: Any, out: Any,
-) -> None:  # fmt: skip
-    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all room, 3).
-
-    Room that is left is zeros.
-    """
-    out[:] = 0
-    at, ends = runs.copy(), starts.copy()
+def sort_runs(places: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, out: Any) -> None:
+    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all runs, 3)."""
+    at = runs.copy()
     for r in range(len(places)):
         if places[r] >= 0:
             b = chunk_of[places[r]]
@@ -221,19 +208,6 @@ def sort_runs(
             out[at[b], 1] = base[r] - starts[b]
             out[at[b], 2] = kept[r]
             at[b] += 1
-            ends[b] += lengths[r]
-            _clear(base[r] + kept[r], ends[b], features, labels, weights)
-    for b in range(len(starts) - 1):
-        _clear(ends[b], starts[b + 1], features, labels, weights)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> None:
-    for i in range(first, last):
-        features[i] = 0.0
-        labels[i] = 0.0
-        if len(weights):
-            weights[i] = 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -436,11 +410,10 @@ class ItemStore:
                 settle(span.places, span.lengths, chunk_of, starts, runs, base)
                 kept = placer.place(span, base, buffer)
                 placed = np.empty((int(runs[-1]), 3), np.int32)
-                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.item, placed)
-                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
+                sort_runs(span.places, base, kept, chunk_of, starts, runs, placed)
+                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed))
             for future in writing:
                 future.result()
-        self._within = placer.within and not self.loss.narrow  # no row is too long, and that is all it asks
         self._rows = sum((np.diff(run.starts) for run in self._written), np.zeros(chunks, np.int64))  # on disk
         held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         if chunks == 1:
@@ -448,9 +421,8 @@ class ItemStore:
             held[0].set_result(self._picked_up(0, buffers[0], placed))
         self._held = held  # last: then it is filled
 
-    def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
+    def _put_away(self, buffer: Block, starts: Users, runs: Users, placed: NDArray[np.int32]) -> None:
         """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
-        sort_runs(*ready)
         if len(self._starts) <= 2:
             return
         if self._scratch is None:
@@ -506,9 +478,7 @@ class ItemStore:
         """Return the users of a chunk where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[chunk : chunk + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
-        whole = len(buffer.labels) - 1
-        for array in buffer.item:
-            array[whole:] = 0.0  # the item of those who have none
+        whole = len(buffer.labels) - 1  # a row of zeros, the item of those who have none
         if not gather(runs, int(first), begins, ends):
             held = ends - begins
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
@@ -522,22 +492,8 @@ class ItemStore:
             begins[without], ends[without] = whole, whole + 1
         weights = buffer.weights if self._weighted else None
         items = ItemBatch(buffer.features, buffer.labels, np.array([0, len(buffer.labels)]), weights)
-        within = self._bounded(items)
+        within = bounded(items, self.loss)
         return _Chunk((within if self.loss.narrow else items).where(begins, ends), within.where(begins, ends))
-
-    def _bounded(self, items: ItemBatch) -> ItemBatch:
-        """`bounded`, but for reading rows again that were measured when they were placed."""
-        labels = items.labels
-        for first in range(0, len(labels) if self._within else 0, BLOCK):
-            own = items.labels[first : first + BLOCK]
-            within = self.loss.bound_labels(own)
-            if np.array_equal(own, within):
-                continue
-            labels = labels.copy() if labels is items.labels else labels
-            labels[first : first + BLOCK] = within
-        if not self._within or np.isnan(labels).any():
-            return bounded(items, self.loss)
-        return replace(items, labels=labels)
 
 
 class _Placer:
@@ -545,7 +501,6 @@ class _Placer:
 
     def __init__(self, rules: Encoding) -> None:
         self._rules, self._block = rules, Block.of(rules, 0)
-        self.within = True  # no row so far is longer than the loss allows
 
     def place(self, span: RowSpan, base: Users, buffer: Block) -> NDArray[np.int32]:
         """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
@@ -557,9 +512,7 @@ class _Placer:
             """Rows `first` to `last` of the span, the first in the block being row `begun` of it."""
             run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
             done = first - int(ends[run] - span.lengths[run])
-            runs = (run, done, span.places, span.lengths, base, kept)
-            if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.item):
-                self.within = False
+            place(*some.arrays, run, done, span.places, span.lengths, base, kept, *buffer.item)
 
         for table in span.tables:
             if len(self._block.labels) < table.num_rows:

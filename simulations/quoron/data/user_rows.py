@@ -69,12 +69,4 @@ def first_rows_of_users(table: pa.Table, user: str, most: int) -> pa.Table:
     """Return the first `most` rows of each user of the column `user`; a row without a user is one of nobody's."""
     coded = columns.users(table, user).dictionary_encode(null_encoding="encode")
     counted = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), most)
-    return table if counted.all() else _in_one_piece(table.filter(pa.array(counted)))
-
-
-def _in_one_piece(table: pa.Table) -> pa.Table:
-    """But for categories: what words several dictionaries have decides whether Arrow can make one of them."""
-    coded = [pa.types.is_dictionary(column.type) for column in table.schema]
-    plain = iter(table.select(np.flatnonzero(np.logical_not(coded)).tolist()).combine_chunks().columns)
-    parts = [whole if own else next(plain) for own, whole in zip(coded, table.columns, strict=True)]
-    return pa.table(parts, schema=table.schema)
+    return table.filter(pa.array(counted))

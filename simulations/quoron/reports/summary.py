@@ -145,16 +145,14 @@ class Choice:
     score: float  # of the best trial, with noise: of the best of several, so rather too high
     score_name: str
     score_noise: float  # standard deviation of it
-    price: Mapping[str, Any]  # of the whole search, of one trial, and of a search in the open
+    price: Mapping[str, Any]  # of the whole search, and of one trial
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
         cost, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
-        trials = f"{cost['candidates']:,} settings shown one after the other: ε = {cost['open_search_epsilon']:.4g}"
         return [
             ("chosen", self.name),
             (f"its {self.score_name}", f"{score} (the best of several: rather too high)"),
             ("the whole search", f"ε = {cost['epsilon']:.4g} at δ = {cost['delta']:g}; trials: {cost['trials']}"),
             ("one trial", f"ε = {cost['trial_epsilon']:.4g} at the same δ"),
-            ("in the open", trials),
         ]

@@ -134,8 +134,7 @@ class Price:
         return Selection(self.trials, self.pairs)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers, and what a trial, and a search in the open, cost."""
-        chosen = self.selection
+        """Plain numbers, and what a trial costs."""
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -145,8 +144,7 @@ class Price:
             "mean_trials": rounded(self.trials.mean * (1 + 1e-9)),
             "most_trials": self.trials.most,
             "padded": self.padded,
-            "trial_epsilon": rounded(chosen.trial_epsilon(self.delta)),
-            "open_search_epsilon": rounded(chosen.naive_epsilon(self.delta, self.candidates)),
+            "trial_epsilon": rounded(self.selection.trial_epsilon(self.delta)),
             "chance_that_one_setting_is_never_tried": rounded(self.trials.missed(1 / self.candidates)),
         }
 
@@ -426,7 +424,6 @@ class TableSearch(Printed):
             ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
             ("the whole search", f"ε = {price['epsilon']:.4g}, δ = {price['delta']:g}, {self.price.adjacency}"),
             ("one trial", f"ε = {price['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
-            ("in the open", f"all settings one after the other: ε = {price['open_search_epsilon']:.4g} at the same δ"),
             ("users", f"{self.users - self.held_out:,} train, {self.held_out:,} score every trial"),
             ("score", f"{score_name(self.candidates[0].loss)}, off by {self._noise_text} by noise"),
             ("a trial is planned with", f"ε = {promise.epsilon:.4g}, δ = {promise.delta:.2g}"),
