@@ -86,7 +86,7 @@ def simulate(
         _carry_out(local, prepared, observers, service.timeout)
         local.stop()
         with Database(place.database_url) as database, Ledger.within(database, NAME) as ledger:
-            result = runs.taken_over(prepared, folder, ledger)
+            result = runs.written(prepared, folder, ledger)
     for observer in observers:
         observer.finished(result.model)
     return result

@@ -84,7 +84,7 @@ def simulate(
             runs.notify(observers, f"starting {nodes} nodes")
             _follow(ours, observers, program, folder)
     log.unlink(missing_ok=True)  # nobody reads it unless something failed
-    result = runs.stored(prepared, folder)
+    result = runs.written(prepared, folder)
     for observer in observers:
         observer.finished(result.model)
     return result
@@ -159,7 +159,8 @@ def carried_out(grid: Grid, nodes: int, folder: RunFolder, observer: RoundSender
             demanding=True,
         )
         try:
-            runs.carry_out(replace(prepared, setup=replace(prepared.setup, engine=engine)), folder, [observer])
+            with prepared.begin(folder) as ledger:
+                prepared.run.carry_out(ledger, engine, [observer], evaluate=prepared.setup.evaluate)
         except NodeFailed as error:
             how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
             raise NodeFailed(f"{error} {how}") from None
