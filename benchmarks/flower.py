@@ -302,7 +302,7 @@ def overhead(options: argparse.Namespace) -> None:
         with Program(command, environment=environment(home), log=Path(scratch) / "log") as superlink:
             while not answers(f"http://127.0.0.1:{port}/health"):
                 if superlink.code is not None:
-                    sys.exit(f"The SuperLink has ended.\n{superlink.written[-3000:]}")
+                    sys.exit(f"The SuperLink has ended.\n{superlink.log}")
                 time.sleep(0.1)
             sizes = f"num-supernodes={options.users} init-args-num-cpus={os.cpu_count()} client-resources-num-cpus=1"
             run = int(connection.call("run", str(app), "here", "--federation-config", sizes)["run-id"])

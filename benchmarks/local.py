@@ -11,7 +11,6 @@ together, shared pages once (Pss), after every round. The load of the machine is
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import os
 import subprocess
@@ -167,10 +166,10 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     (passing := folder / "passing").mkdir()
     tempfile.tempdir = str(passing)
     watch, began = Watch(passing), time.perf_counter()
-    engine = Service(workers=options.processes or options.clients)
+    processes = options.processes or options.clients
+    engine = Service(workers=processes)
     result = quoron.simulate(config, out=folder / "run", engine=engine, observers=[watch])
     whole = time.perf_counter() - began
-    figures = json.loads((folder / "run" / "federation.json").read_text())
     inline = quoron.simulate(config, out=folder / "inline")
     answers = options.clients * (options.rounds - 1)
     sizes = ["--clients", str(options.clients), "--rounds", str(options.rounds), "--dimension", str(options.dimension)]
@@ -179,7 +178,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     )
     each = 1000 * (watch.used[-1] - watch.used[0]) / answers
     return {
-        "processes": figures["processes"],
+        "processes": processes,
         "seconds_to_first_question": watch.asked,
         "seconds_of_rounds": watch.last - watch.asked,
         "seconds_beyond_rounds": whole - (watch.last - watch.asked),

@@ -377,12 +377,10 @@ class Budget:
 
     def check_plan(self, plan: RunPlan) -> None:
         """Raises BudgetExceeded if the whole plan could exceed the budget."""
-        self._check(used(plan))
-
-    def exceeded(self, plan: RunPlan) -> dict[str, float]:
-        """Return what the whole plan uses of each thing whose limit that is over."""
-        limits = {name: getattr(self, name) for name in used(plan)}
-        return {name: total for name, total in used(plan).items() if limits[name] is not None and total > limits[name]}
+        cost, asked = plan.cost, plan.schedule.participations
+        self.check(rounds=cost.rounds, gradient_evaluations=cost.gradient_evaluations)
+        of_user = -(-asked * (cost.bytes_down + cost.bytes_up) // max(1, cost.messages))
+        self._check({"answers_per_user": asked, "bytes_per_user": of_user})
 
     def _check(self, totals: Mapping[str, float]) -> None:
         for name, total in totals.items():
@@ -391,18 +389,6 @@ class Budget:
                 raise BudgetExceeded(
                     f"Expected {name} <= {limit} (budget.{name}), got {total}. Raise the budget or run shorter."
                 )
-
-
-def used(plan: RunPlan) -> dict[str, float]:
-    """Return the most that a whole plan can use, by the names of a budget."""
-    cost, asked = plan.cost, plan.schedule.participations
-    return {
-        "rounds": cost.rounds,
-        "max_rounds": cost.rounds,
-        "gradient_evaluations": cost.gradient_evaluations,
-        "answers_per_user": asked,
-        "bytes_per_user": -(-asked * (cost.bytes_down + cost.bytes_up) // max(1, cost.messages)),
-    }
 
 
 def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:

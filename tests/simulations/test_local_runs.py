@@ -150,8 +150,6 @@ def test_bits_are_the_inline_engines_though_clients_are_slow(tmp_path: Path) -> 
     rows = [pq.read_table(each / "rounds.parquet").to_pylist() for each in (tmp_path / "run", whole.directory)]
     for name in ("simulation.excess_risk", "public.epsilon_spent", "total_messages", "bytes_up"):
         assert [row[name] for row in rows[0]] == [row[name] for row in rows[1]]
-    figures = json.loads((tmp_path / "run" / "federation.json").read_text())
-    assert (figures["clients"], figures["processes"], sorted(figures["killed"])) == (12, 5, [])
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     assert list(simulation.passing.iterdir()) == []
     again = quoron.resume(tmp_path / "run")
@@ -335,6 +333,4 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_a_whole_store_an
         assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
         np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
     assert len(dead) == kills
-    killed = json.loads((tmp_path / "run" / "federation.json").read_text())["killed"]
-    assert (killed.count("coordinator"), len(killed)) == (kills // 2, kills // 2 + 2 * (kills - kills // 2))
     assert "Traceback" not in (tmp_path / "coordinator.log").read_text()

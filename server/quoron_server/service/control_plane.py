@@ -4,7 +4,6 @@ Auditors may read; operators may call every command. A stream ends soon after it
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from inspect import signature
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
-import numpy as np
 from pydantic import ConfigDict, ValidationError, create_model
 
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, UsageError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
+from quoron_server.serial import dumps
 from quoron_server.service import event_log, security, tokens
 from quoron_server.service.client_plane import ConnectionLimiter, RateLimit, Refused
 from quoron_server.service.records import UnknownRun, outside, retried_once
@@ -306,10 +305,4 @@ async def _or_abort(call: Awaitable[T], context: Context) -> T:
 
 
 def _document(value: Any) -> pb.Document:
-    return pb.Document(json=json.dumps(value, default=_plain))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return str(value)
+    return pb.Document(json=dumps(value))

@@ -259,25 +259,16 @@ def _awaited(event: dict[str, Any]) -> str:
     """Return what a run waits for."""
     if event["what"] == "ledger":
         return f"paused: {event['error']}"
-    if event["what"] == "clients":
-        return f"awaits clients that come back after the coordinator's start, {_left(event)}{_connected(event)}"
-    if event["what"] == "willing":
-        counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
-        return f"awaits clients that agree to take part, {_left(event)}: {counts}{_connected(event)}"
     if event["what"] == "users":
         there = f"awaits users: {event['active']} of {event['needed']} are active in population {event['group']}"
         return f"{there} ({event['away']} away, {event['retired']} retired); {_min_cohort(event['min_cohort'])}"
-    return f"{_round(event, event['asked'])}, {_min_cohort(event['min_cohort'])}, {_left(event)}{_connected(event)}"
-
-
-def _left(event: dict[str, Any]) -> str:
-    """Until when, by the coordinator's clock alone where it says so."""
-    return f"{event['left']} s left" if "left" in event else f"until {event['ends']}"
-
-
-def _connected(event: dict[str, Any]) -> str:
-    """Return how many clients are there, which tells nothing of who has answered."""
-    return f"; {event['connected']} connected in the last {GONE_AFTER} s" if "connected" in event else ""
+    left, connected = f"{event['left']} s left", f"{event['connected']} connected in the last {GONE_AFTER} s"
+    if event["what"] == "clients":
+        return f"awaits clients that come back after the coordinator's start, {left}; {connected}"
+    if event["what"] == "willing":
+        counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
+        return f"awaits clients that agree to take part, {left}: {counts}; {connected}"
+    return f"{_round(event, event['asked'])}, {_min_cohort(event['min_cohort'])}, {left}; {connected}"
 
 
 def _min_cohort(share: float | None) -> str:

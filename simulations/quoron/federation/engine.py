@@ -6,7 +6,6 @@ The bits are those of the inline engine: the same plan, the same seeds, and ever
 An interrupted run begins again, to the same bits.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -36,7 +35,6 @@ from quoron_server.storage.ledger import Ledger
 SECONDS = 600.0  # of a round without a timeout: it ends once all have answered
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's store
-FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
 _EVENT = {field.name for field in fields(RoundEvent)}
 
@@ -85,12 +83,10 @@ def simulate(
         programs.write(place, prepared, (service.slow or 0) / 1000)
         local.begin()
         local.ready(partial(runs.notify, observers))
-        began = time.monotonic()
         _carry_out(local, prepared, observers, service.timeout)
-        figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
-        folder.write_json(FIGURES, figures | local.stop())
+        local.stop()
         with Database(place.database_url) as database, Ledger.within(database, NAME) as ledger:
-            result = runs.taken_over(prepared, folder, ledger)
+            result = runs.written(prepared, folder, ledger)
     for observer in observers:
         observer.finished(result.model)
     return result

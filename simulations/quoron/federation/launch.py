@@ -133,12 +133,11 @@ class Local:
         """Return a connection to the control plane."""
         return Control(self.control, self.folder.token, self.folder.authority)
 
-    def stop(self) -> dict[str, Any]:
-        """End all processes in order, and keep the folder: who was killed."""
+    def stop(self) -> None:
+        """End all processes in order, and keep the folder."""
         self._say("stop")
-        while "stopped" not in (said := self._next()):
+        while "stopped" not in self._next():
             pass
-        return dict(said["stopped"])
 
     def detach(self) -> None:
         """Leave everything running, whatever becomes of this process."""

@@ -249,7 +249,6 @@ class Supervisor:
     ear: Connection | None  # to its parent
     simulation: Simulation | None = None
     children: list[Child] = field(default_factory=list)
-    killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
     here: int = 0  # clients in conversation
     leaving: bool = False
     failed: bool = False  # somebody without whom a simulation cannot go on
@@ -314,8 +313,6 @@ class Supervisor:
                 self._hear()
                 exited = (child.process.exitcode or 0) >= 0  # rather than being killed by a signal
                 child.process = None
-                if not exited:
-                    self.killed += child.numbers or ("coordinator",)
                 if not child.numbers:
                     self.here = 0
                 child.short = child.short + 1 if exited and time.monotonic() - child.began < QUICK else 0
@@ -363,7 +360,7 @@ class Supervisor:
             self.children = [Child()]
         elif word == "stop":
             self._end()
-            self._report(stopped={"killed": self.killed})
+            self._report(stopped=True)
         elif word == "keep":
             self.ear.close()
             self.ear = None

@@ -4,6 +4,7 @@ The table is never read: what a run needs to know of it is public and stands in 
 declared by patterns its header says which they are, and the coordinator and its clients get these names.
 """
 
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -79,15 +80,14 @@ def specification_of(
 ) -> RunSpecification:
     """Return what a coordinator needs to make this very plan of a configuration; what is `said` goes with it."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
-    silos = silos_of(config, plan.problem.users)
+    silos, servers = silos_of(config, plan.problem.users), plan.guarantee.servers
     if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.policy.fewer_rounds):
         rounds = plan.cost.rounds
     if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)
     return RunSpecification.of(
+        **asdict(privacy_of(config, None if servers is None else "two-servers")),
         algorithm=plan.algorithm,
-        epsilon=config.privacy.epsilon,
-        delta=config.privacy.delta,
         problem=plan.problem,
         loss={"name": loss.name, **loss.bounds},
         columns=columns,
@@ -97,13 +97,6 @@ def specification_of(
         seed=config.run.seed,
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
-        min_cohort=privacy_of(config).min_cohort,
-        min_cohort_epsilon=privacy_of(config).min_cohort_epsilon,
-        adjacency=config.privacy.adjacency,
-        participation=config.privacy.min_cohort.participation,
-        trust_model=None if plan.guarantee.servers is None else "two-servers",
-        server_epsilon=config.privacy.two_servers.epsilon,
-        groups=config.privacy.two_servers.groups,
         allow_large_delta=config.privacy.allow_large_delta,
         silos=None if silos is None else silos.sizes,
         silo_sums=silos is not None and silos.sums,

@@ -339,20 +339,18 @@ def _require_users(config: Config, problem: Problem, algorithms: Registry) -> No
 def _within_budget(info: RegisteredAlgorithm, config: Config, problem: Problem) -> Candidate:
     """Its plan, of fewer rounds where the budget allows no more; without one where it allows none."""
     budget, usual = budget_of(config), _candidate(info, config, problem)
-    if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
-        return usual
+    try:
+        if usual.plan is not None:
+            budget.check_plan(usual.plan)
+        if usual.plan is not None or budget == Budget():
+            return usual
+    except BudgetExceeded as error:
+        usual = Candidate(info.name, None, f"{info.name}: the budget is exceeded. {error}")
     for rounds in info.policy.fewer_rounds if _has_trust_model(info, config) else ():
         with suppress(QuoronError):
-            plan = _plan(info, config, problem, {"rounds": rounds})
-            if not budget.exceeded(plan):
-                return Candidate(info.name, plan)
-    if usual.plan is None:
-        return usual
-    try:
-        budget.check_plan(usual.plan)
-    except BudgetExceeded as error:
-        return Candidate(info.name, None, f"{info.name}: the budget is exceeded. {error}")
-    raise AssertionError
+            budget.check_plan(plan := _plan(info, config, problem, {"rounds": rounds}))
+            return Candidate(info.name, plan)
+    return usual
 
 
 def _participation(config: Config) -> float:

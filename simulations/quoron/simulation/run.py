@@ -20,7 +20,7 @@ from quoron.planning import forecasts
 from quoron.planning.choosing import LIKELY
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports.summary import Summary
-from quoron.results import Axes, Run, axes, restored
+from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, flat
 from quoron.simulation.problem import Setup, problem_for_real, setup, with_columns
 from quoron_privacy.errors import ConfigError
@@ -131,10 +131,11 @@ def carry_out(
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> SimulatedRun:
-    """Return the same with what another ledger holds: of the same run, carried out to its end elsewhere."""
+def written(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger | None" = None) -> SimulatedRun:
+    """Return the same of a run that was carried out to its end elsewhere, in the folder's ledger or in `other`."""
     with prepared.begin(folder) as ledger:
-        ledger.take_over(other)
+        if other is not None:
+            ledger.take_over(other)
         return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
 
 
@@ -142,17 +143,18 @@ def _written(
     prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
 ) -> SimulatedRun:
     """Return a complete run, and its folder."""
-    model = ledger.model
-    summary, rows = _results(prepared, ledger, model, seconds)
+    weights = ledger.model
+    summary, rows = _results(prepared, ledger, weights, seconds)
     folder.write_rounds(rows)
-    folder.write_model(model)
-    released = _table_model(prepared, model)
+    folder.write_model(weights)
+    released = _table_model(prepared, weights)
     if released is not None:
         folder.write_text(MODEL, released.as_text())
     folder.write_json("summary.json", summary.as_json())
     if report:
         pages.write_simulation(folder, summary, released)
-    return _run(prepared, folder, summary, model, released)
+    model = weights if released is None else released
+    return SimulatedRun(model, weights, summary.statement, folder.path, summary, prepared.config, prepared.planned)
 
 
 def notify(observers: Sequence[Observer], text: str) -> None:
@@ -166,23 +168,6 @@ def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
     """Begin a run's ledger if there is none, and say whether the run is complete. OtherVersion as in `carry_out`."""
     with prepared.begin(folder) as ledger:
         return ledger.finished
-
-
-def stored(prepared: Prepared[Setup], folder: RunFolder) -> SimulatedRun:
-    """Return a complete run as its folder holds it. RunError before it is complete."""
-    weights = folder.model()
-    return _run(prepared, folder, restored(Summary, folder.summary()), weights, _table_model(prepared, weights))
-
-
-def _run(
-    prepared: Prepared[Setup],
-    folder: RunFolder,
-    summary: Summary,
-    weights: NDArray[np.float64],
-    table_model: "Model | None",
-) -> SimulatedRun:
-    model = weights if table_model is None else table_model
-    return SimulatedRun(model, weights, summary.statement, folder.path, summary, prepared.config, prepared.planned)
 
 
 def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
