@@ -78,7 +78,6 @@ EXPECTED = {
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "small pieces":
         monkeypatch.setattr(text_files, "_PIECE", 50)
-        monkeypatch.setattr(text_files, "_PIECE", 50)
 
 
 class TestEveryFormat:
@@ -106,7 +105,6 @@ class TestEveryFormat:
 
 class TestErrors:
     def test_of_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text_files, "_PIECE", 50)
         monkeypatch.setattr(text_files, "_PIECE", 50)
         for name in ("a.csv", "a.csv.gz"):
             path = tmp_path / name
@@ -230,11 +228,9 @@ class TestOthersRows:
         rows = [*OTHERS[:place], *mine, *OTHERS[place:]]
         expected = [(who, x, np.float64(x).view(np.int64)) for who, x, _ in OTHERS[1:]]
         for name, dialect, data in self.written(rows):
-            file = f"/{name}"
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(text_files, "_PIECE", piece)
-                patch.setattr(text_files, "_PIECE", piece)
-                path = Path(os.environ["QUORON_TEST_FOLDER"] + file)
+                path = Path(os.environ["QUORON_TEST_FOLDER"], name)
                 path.write_bytes(data)
                 assert self.of_others(tables.opened(path, dialect)) == expected, name
 

@@ -52,12 +52,6 @@ class TestOneAnswer:
         assert record.recall("r", 0, Q) is None
         assert record.keep("r", 0, Q, b"answer") == b"answer", "with room it goes on"
 
-    def test_is_given_again_to_the_same_question(self, record):
-        assert record.recall("r", 0, Q) is None
-        assert record.keep("r", 0, Q, b"answer") == b"answer"
-        assert record.keep("r", 0, Q, b"made anew") == b"answer"
-        assert record.recall("r", 0, Q) == b"answer"
-
 
 class TestTheLimits:
     def test_are_given_back_by_a_run_that_ends_before_anybody_was_asked(self, tmp_path):

@@ -104,7 +104,11 @@ async def test_a_second_conversation_of_one_certificate_ends_the_first(issued: P
 class TestRevocation:
     """By the key, so that no renewal undoes it; in the list as it is now."""
 
-    async def test_ends_a_conversation_and_lets_nobody_in_again(self, issued: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("said", ["a message", "nothing"])
+    async def test_ends_a_conversation_before_it_hears_another_question_and_lets_nobody_in_again(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+    ) -> None:
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02 if said == "nothing" else 3600.0)
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
@@ -118,45 +122,20 @@ class TestRevocation:
                 await peer.enrol()
                 await peer.hello()
             assert certificates.revoke(own, "client-0") == own / "revoked.json"
-            for peer in (lost, kept):
-                await peer.send(consent=pb.Consent(run="none", takes_part=True))
-            codes, again = [await lost.call.code()], Peer(bad)
+            if said == "a message":
+                for peer in (lost, kept):
+                    await peer.send(consent=pb.Consent(run="none", takes_part=True))
+            codes, words = [await lost.call.code()], {await lost.call.details()}
             codes.append(await refused(running.listen, issued, "client-0"))
-            again.user = lost.user
+            again = Peer(bad, user=lost.user)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await again.hello()
-            codes.append(caught.value.code())
-            await kept.send(answer=pb.Answer(run="none"))
-            await kept.next("receipt")
-            said, alone = caught.value.details(), running.sessions.connected == 1
-        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
-        assert "was revoked" in said
-        assert alone
-
-    async def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
-        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
-        own = own_authority(issued, tmp_path)
-        certificates.make_authority(own, days=1)
-        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
-        async with (
-            coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as bad,
-            channel(running.listen, issued, "client-1") as good,
-        ):
-            lost, kept = Peer(bad), Peer(good)
-            for peer in (lost, kept):
-                await peer.enrol()
-                await peer.hello()
-            certificates.revoke(own, "client-0")
-            code, said = await lost.call.code(), await lost.call.details()
+            codes, words = [*codes, caught.value.code()], {*words, caught.value.details()}
             running.sessions.open("later", "{}", np.arange(2))
             await kept.next("run")
             connected = running.sessions.connected
-        assert code == grpc.StatusCode.UNAUTHENTICATED
-        assert said == certificates.WORDS
-        assert connected == 1
+        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
+        assert (words, connected) == ({certificates.WORDS}, 1)
 
     def test_holds_for_a_renewed_certificate_which_is_not_made(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
@@ -299,7 +278,7 @@ class TestExpiry:
         assert carried_out(scene()) == 0
 
 
-@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
+@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator", "plain"])
 async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, tmp_path: Path) -> None:
     own = own_authority(issued, tmp_path)
     if who == "expired":
@@ -315,7 +294,13 @@ async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: 
         for end in ("certificate", "key"):
             (own / f"{who}/{end}.pem").write_bytes((issued / f"{who}/{end}.pem").read_bytes())
     async with coordinator(tmp_path, transport=transport(issued)) as running:
-        code = await refused(running.listen, own, None if who == "without a certificate" else who)
+        if who == "plain":  # and a name
+            async with grpc.aio.insecure_channel(running.listen) as plain:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await Peer(plain, "client-0").enrol()
+            code = caught.value.code()
+        else:
+            code = await refused(running.listen, own, None if who == "without a certificate" else who)
         async with channel(running.listen, issued, "client-0") as invited:
             found = code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
     assert found == (grpc.StatusCode.UNAVAILABLE, 0)
@@ -373,16 +358,6 @@ async def test_a_clock_that_is_put_back_shuts_out_nobody_who_is_connected(
         assert running.sessions.connected == USERS
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
     assert len(honest.asked) == 18
-
-
-async def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:
-    async with (
-        coordinator(tmp_path, transport=transport(issued)) as running,
-        grpc.aio.insecure_channel(running.listen) as plain,
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await Peer(plain, "client-0").enrol()
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
@@ -478,14 +453,6 @@ class TestListening:
         for changes in ({"listen": "0.0.0.0:0"}, {"control": "0.0.0.0:0"}, {"listen": "example.org:1"}):
             with pytest.raises(ConfigError, match="Expected TLS at"):
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
-
-    async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
-        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as plain:
-            method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
-            request = pb.EnrolRequest(protocol=3).SerializeToString()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await method(request, metadata=(("quoron-client", "a"),))
-            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.fixture
@@ -686,23 +653,13 @@ DATA, HEADERS, SETTINGS = 0, 1, 4  # kinds of HTTP/2 frames
 END = 1  # flag: of a stream, and an answer to settings
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a coordinator's certificate, a client's, and a list of revoked ones."""
-    path = tmp_path_factory.mktemp("certificates")
-    certificates.make_authority(path, days=2)
-    certificates.issue(path, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
-    certificates.issue(path, "client", days=1)
-    return path
-
-
 class Client:
     """The client's certificate, one version of TLS, and the session of the connection before."""
 
     def __init__(self, where: str, folder: Path, version: ssl.TLSVersion) -> None:
         self.port = int(where.rpartition(":")[2])
         self.context = ssl.create_default_context(cafile=folder / "authority.pem")
-        self.context.load_cert_chain(folder / "client/certificate.pem", folder / "client/key.pem")
+        self.context.load_cert_chain(folder / "client-0/certificate.pem", folder / "client-0/key.pem")
         self.context.minimum_version = self.context.maximum_version = version
         self.context.set_alpn_protocols(["h2"])
         self.session: ssl.SSLSession | None = None
@@ -753,20 +710,19 @@ def frames(receive: Callable[[int], bytes]) -> Iterator[tuple[int, int, int, byt
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("lost", ["expired", "revoked"])
 async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_good(
-    version: ssl.TLSVersion, lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: ssl.TLSVersion, lost: str, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "revoked.json"
     certificates.revoke_all(listed, {})
-    files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
-    transport = replace(Transport(*files), revoked=certificates.Revocations(listed))
-    own = certificates.load(folder / "client/certificate.pem")
+    trusted = replace(transport(issued), revoked=Revocations(listed))
+    own = certificates.load(issued / "client-0/certificate.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
-    async with coordinator(tmp_path, transport=transport) as running:
+    async with coordinator(tmp_path, transport=trusted) as running:
         await running.scheduler.enrol("somebody", security.EVERYONE)
         store = pb.Store(**await running.scheduler.records.store(security.EVERYONE, 0))
         reply = pb.EnrolReply(user=1, store=store).SerializeToString()
-        client = Client(running.listen, folder, version)
+        client = Client(running.listen, issued, version)
         heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
         if lost == "expired":
             over = own.not_valid_after_utc + dt.timedelta(seconds=1)
