@@ -17,8 +17,8 @@ from quoron_privacy.errors import LedgerError
 Q, OTHER = b"q" * 16, b"o" * 16
 
 
-def opened(folder, epsilon=10.0, delta=1e-3):
-    return ClientState(folder / "record.sqlite", epsilon=epsilon, delta=delta)
+def opened(folder, epsilon=10.0, delta=1e-3, **more):
+    return ClientState(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
 
 
 def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, terms=b"t" * 16):

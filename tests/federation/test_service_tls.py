@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from cover import by_default
 from federation.crowd import (
     SEED,
     Honest,
@@ -33,7 +32,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.tls import USERS, channel, client_config, own_authority, refused, transport
+from federation.tls import USERS, channel, client_config, greeted, own_authority, refused, transport
 from federation.wires import Wires
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
@@ -44,10 +43,22 @@ from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
 
-@pytest.mark.parametrize("algorithm", by_default(["one-pass-dp-sgd", "local-model"], ["local-model"]))
+@pytest.mark.parametrize(
+    ("algorithm", "most"),
+    [pytest.param("local-model", wire.MOST, marks=pytest.mark.slow), ("one-pass-dp-sgd", 48), ("local-model", 48)],
+)
 async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
-    algorithm: str, issued: Path, tmp_path: Path
+    algorithm: str, most: int, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where questions and answers travel in parts of 48 bytes."""
+    begin, parted = wire.Reassembler._begin, {pb.Question: 0, pb.Answer: 0}
+
+    def noted(reassembler: wire.Reassembler, head: wire.Long, allowed: int | None) -> None:
+        parted[type(head)] += 1
+        begin(reassembler, head, allowed)
+
+    monkeypatch.setattr(wire, "MOST", most)
+    monkeypatch.setattr(wire.Reassembler, "_begin", noted)
     wanted, paths = specification(algorithm, trust_clients=True), write_items(tmp_path, USERS)
 
     def config(running: Coordinator, user: int) -> ClientConfig:
@@ -73,6 +84,7 @@ async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
         stop.set()
         await asyncio.gather(*clients)
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
+    assert (parted[pb.Question] == parted[pb.Answer] > 0) == (most == 48)
 
 
 async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
@@ -90,13 +102,9 @@ async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Pa
 async def test_a_second_conversation_of_one_certificate_ends_the_first(issued: Path, tmp_path: Path) -> None:
     async with (
         coordinator(tmp_path, transport=transport(issued)) as running,
-        channel(running.listen, issued, "client-0") as one,
-        channel(running.listen, issued, "client-0") as other,
+        greeted(running.listen, issued, "client-0") as first,
+        greeted(running.listen, issued, "client-0"),
     ):
-        first, second = Peer(one), Peer(other)
-        for peer in (first, second):
-            await peer.enrol()
-            await peer.hello()
         assert running.sessions.connected == 1
         assert await first.call.code() == grpc.StatusCode.ABORTED
 
@@ -114,20 +122,16 @@ class TestRevocation:
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as bad,
-            channel(running.listen, issued, "client-1") as good,
+            greeted(running.listen, issued, "client-0") as lost,
+            greeted(running.listen, issued, "client-1") as kept,
         ):
-            lost, kept = Peer(bad), Peer(good)
-            for peer in (lost, kept):
-                await peer.enrol()
-                await peer.hello()
             assert certificates.revoke(own, "client-0") == own / "revoked.json"
             if said == "a message":
                 for peer in (lost, kept):
                     await peer.send(consent=pb.Consent(run="none", takes_part=True))
             codes, words = [await lost.call.code()], {await lost.call.details()}
             codes.append(await refused(running.listen, issued, "client-0"))
-            again = Peer(bad, user=lost.user)
+            again = Peer(lost.channel, user=lost.user)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await again.hello()
             codes, words = [*codes, caught.value.code()], {*words, caught.value.details()}
@@ -176,11 +180,8 @@ class TestRevocation:
         trusted = replace(transport(issued), revoked=Revocations(file))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as one,
+            greeted(running.listen, issued, "client-0") as inside,
         ):
-            inside = Peer(one)
-            await inside.enrol()
-            await inside.hello()
             file.write_text("{")
             codes = [await refused(running.listen, issued, "client-1"), await inside.call.code()]
             said = await inside.call.details()
@@ -507,11 +508,9 @@ class TestTheCoordinatorsCertificate:
     ) -> None:
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
-            channel(running.listen, own, "client-0") as inside,
+            greeted(running.listen, own, "client-0") as peer,
         ):
-            peer, old = Peer(inside), der(own / "coordinator/certificate.pem")
-            await peer.enrol()
-            await peer.hello()
+            old = der(own / "coordinator/certificate.pem")
             assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
             certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
             new = der(own / "coordinator/certificate.pem")
@@ -593,24 +592,18 @@ class TestAChangeOfAuthority:
         shutil.copytree(own, old)
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
-            channel(running.listen, old, "client-0") as first,
+            greeted(running.listen, old, "client-0") as before,
         ):
             fresh = succeeded(own)
             certificates.issue(own, "client-1", days=10, renew=True)
-            before, after = Peer(first), None
-            await before.enrol()
-            await before.hello()
-            async with channel(running.listen, own, "client-1") as second:
-                after = Peer(second)
-                await after.enrol()
-                await after.hello()
+            async with greeted(running.listen, own, "client-1") as after:
                 certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
                 (own / "authority.pem").write_bytes(fresh)
                 certificates.make_authority(own, days=400)  # which hands it out
                 code, said = await before.call.code(), await before.call.details()
                 await after.send(answer=client_plane.pb.Answer(run="none"))
                 await after.next("receipt")
-                again = Peer(first)  # by the connection of before, on which nobody shakes hands any more
+                again = Peer(before.channel)  # by the connection of before, on which nobody shakes hands any more
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await again.enrol()
                 assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED

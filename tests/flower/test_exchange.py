@@ -184,12 +184,6 @@ def test_what_is_not_answers_is_none_and_never_raises(what: str) -> None:
     assert read(answered(QUESTION, lambda _: ones(3)), 3, (1,)) is None
 
 
-@given(answer=st.binary(max_size=80))
-@settings(derandomize=True, deadline=None, max_examples=100)
-def test_no_bytes_raise(answer: bytes) -> None:
-    read(record(answer=answer), 3, (2,))
-
-
 @pytest.mark.parametrize("kind", ["passes", "range"])
 def test_a_shard_refuses_parts_that_are_not_one_for_each_user(kind: str) -> None:
     question = question_of(kind, 4, 1)
