@@ -141,6 +141,12 @@ class Authority:
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
         return certificate, private
 
+    def identity(self, name: str = "client", **options) -> dict[str, object]:
+        """What a client's owner says for it to have a certificate of this authority."""
+        certificate, key = self.issue(name, **options)
+        files = {"certificate": certificate, "key": key, "authority": self.path}
+        return files | {"insecure": False, "client_name": None}
+
     def server_credentials(self, name: str = "coordinator", **options) -> grpc.ServerCredentials:
         """For a coordinator that asks every client for a certificate of this authority."""
         certificate, key = self.issue(name, **options)

@@ -4,9 +4,8 @@ import codecs
 import csv
 import gzip
 import io
-import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cover import by_default
@@ -78,7 +75,6 @@ EXPECTED = {
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "small pieces":
         monkeypatch.setattr(text_files, "_PIECE", 50)
-        monkeypatch.setattr(text_files, "_PIECE", 50)
 
 
 class TestEveryFormat:
@@ -106,7 +102,6 @@ class TestEveryFormat:
 
 class TestErrors:
     def test_of_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text_files, "_PIECE", 50)
         monkeypatch.setattr(text_files, "_PIECE", 50)
         for name in ("a.csv", "a.csv.gz"):
             path = tmp_path / name
@@ -203,62 +198,6 @@ class TestEdges:
         for piece in (4, 8, 9, 1 << 20):
             monkeypatch.setattr(text_files, "_PIECE", piece)
             assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
-
-
-CELLS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
-    ['"', ",", ";", "\n", "\r", "\r\n", '","', "\0", "\ufeff", "1,5", "1e5", "x,1\ny,2\n", '""', "\x85", "\u2028"]
-)
-
-
-OTHERS = [["who", "x", "note"], *([f"u{each}", f"{each}.5", "n\n,"] for each in range(12))]
-
-
-class TestOthersRows:
-    """One user's cells are others, as a correct writer writes them; everybody else's batches are the same bits."""
-
-    @staticmethod
-    def of_others(held: tables.Opened) -> list[Any]:
-        table = pa.concat_tables([held.empty(("who", "x")), *held.batches(("who", "x"))])
-        texts, numbers = columns.texts(table, "x").to_pylist(), columns.numbers(table, "x")
-        found = zip(columns.texts(table, "who").to_pylist(), texts, numbers.view(np.int64).tolist(), strict=True)
-        return [row for row in found if row[0] != "me"]
-
-    @given(cells=st.lists(st.tuples(CELLS, CELLS), max_size=4), place=st.integers(1, 12), piece=st.integers(1, 80))
-    @settings(max_examples=6)  # of each in ten ways of writing them
-    def test_stay_as_they_are(self, cells: list[tuple[str, str]], place: int, piece: int) -> None:
-        mine = [["me", *both] for both in cells]
-        rows = [*OTHERS[:place], *mine, *OTHERS[place:]]
-        expected = [(who, x, np.float64(x).view(np.int64)) for who, x, _ in OTHERS[1:]]
-        for name, dialect, data in self.written(rows):
-            file = f"/{name}"
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(text_files, "_PIECE", piece)
-                patch.setattr(text_files, "_PIECE", piece)
-                path = Path(os.environ["QUORON_TEST_FOLDER"] + file)
-                path.write_bytes(data)
-                assert self.of_others(tables.opened(path, dialect)) == expected, name
-
-    @staticmethod
-    def written(rows: list[list[str]]) -> Iterator[tuple[str, Dialect, bytes]]:
-        for separator in ",;\t":
-            text = csv_text(rows, separator, quoting=csv.QUOTE_MINIMAL if separator == ";" else csv.QUOTE_ALL)
-            yield "t.csv", Dialect(), text.encode()
-            yield "t.csv.gz", Dialect(separator), gzip.compress(text.encode(), 1)
-            yield "t.csv", Dialect(), codecs.BOM_UTF16_LE + text.encode("utf-16-le")
-            yield "t.csv", Dialect(encoding="cp1252"), text.encode("cp1252", "replace")
-        held = pa.table(dict(zip(rows[0], map(list, zip(*rows[1:], strict=True)), strict=True)))
-        plain = [[cell.translate({ord(each): "." for each in ",\n\r"}) for cell in row] for row in rows]
-        yield "t.csv", Dialect(quoting="none"), "".join(",".join(row) + "\n" for row in plain).encode()
-        sink = io.BytesIO()
-        pq.write_table(held, sink)
-        yield "t.parquet", Dialect(), sink.getvalue()
-
-    @pytest.fixture(autouse=True, scope="class")
-    @staticmethod
-    def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("QUORON_TEST_FOLDER", str(tmp_path_factory.mktemp("others")))
-            yield
 
 
 PLAIN = b"who,age\na,1\nb,2\n"

@@ -438,30 +438,6 @@ def table_of(drawn) -> pa.Table:
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns})
 
 
-@given(
-    drawn=st.lists(rows, min_size=1, max_size=8),
-    label=st.sampled_from([*MEANT, None]),
-    missing=st.sampled_from(["drop", "midpoint"]),
-    weighted=st.booleans(),
-)
-def test_usable_rows_and_marks_are_those_that_encoding_keeps(drawn, label, missing, weighted):
-    rules = Encoding(FITTING, label=label, missing=missing, weight=Weight("w", 2.0) if weighted else None)
-    table = table_of(drawn)
-    (usable, _, places), encoded = marks_of(rules, table), fused.encoded(rules, table)
-    np.testing.assert_array_equal(usable, encoded.kept)
-    np.testing.assert_array_equal(encoded.marks, fused.encoded(rules, table).marks)
-    if label is not None and not isinstance(label, Range):
-        assert ((places >= 0) == ~np.isnan(label.of(table))).all()
-        assert places.max() < len(declared_labels(rules))
-
-
-@given(drawn=st.lists(rows, min_size=1, max_size=5), other=rows)
-def test_a_row_is_judged_by_itself(drawn, other):
-    rules = Encoding(FITTING, label=Range("y", 0.0, 10.0))
-    alone, among = (fused.encoded(rules, table_of(each)).marks for each in (drawn, [*drawn, other]))
-    np.testing.assert_array_equal(alone, among[:-1])
-
-
 def slowly(rules, drawn, owners, users):
     """Shares of each user, row by row."""
     found = rows_of(rules, table_of(drawn))

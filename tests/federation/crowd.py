@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import math
 import secrets
 import threading
@@ -36,6 +37,14 @@ from quoron_server.storage.ledger import Ledger
 SEED = 7
 DIMENSION = 3
 HANGS = 300.0  # seconds after which a test hangs, on a machine that does much else
+# A client's program, which waits for no minute after conversations that end at once.
+CLIENT = """
+from quoron.__main__ import main
+from quoron_client.federation import session
+
+session._LONGEST_WAIT = 0.5
+main()
+"""
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
     "tracking-srgd": (100, {"rounds": 10}),
@@ -296,6 +305,57 @@ async def crowd(where: str, users: int, channel: Callable[[int], grpc.aio.Channe
             peers.append(peer)
         await asyncio.gather(*(peer.hello() for peer in peers))
         yield peers
+
+
+async def fetched(address: str, request: str) -> str:
+    """All that a port answers to a request of HTTP."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request.encode())
+    try:
+        return (await reader.read()).decode()
+    except ConnectionResetError:
+        return ""
+    finally:
+        writer.close()
+
+
+async def enrolled(where: str, users: int) -> None:
+    """User i is the i-th to enrol, by its name."""
+    async with grpc.aio.insecure_channel(where) as channel:
+        await channel.channel_ready()
+        for user in range(users):
+            assert await Peer(channel, f"client-{user}").enrol() == user
+
+
+RETRYING = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50))
+
+
+async def coming_back(where: str, users: Iterable[int], answering: Answering) -> None:
+    """Enrolled clients that come back, whatever becomes of the coordinator, until the run has ended."""
+
+    async def one(user: int, channel: grpc.aio.Channel) -> None:
+        peer, how = Peer(channel, f"client-{user}"), "disconnected"
+        while how == "disconnected":
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await channel.channel_ready()
+                assert await peer.enrol() == user
+                await peer.hello()
+                how = await peer.work(answering)
+
+    async with grpc.aio.insecure_channel(where, options=RETRYING) as channel:
+        await asyncio.gather(*(one(user, channel) for user in users))
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+async def called(channel: grpc.aio.Channel, token: str, command: str, **arguments: object) -> object:
+    """What the control plane replies to a command."""
+    request = pb.CallRequest(command=command, arguments=json.dumps(arguments))
+    reply = await federation_pb2_grpc.ControlPlaneStub(channel).Call(request, metadata=bearer(token))
+    return json.loads(reply.json)
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
+from federation.crowd import (
+    Answering,
+    Honest,
+    Peer,
+    coordinator,
+    crowd,
+    fetched,
+    put_clock_forward,
+    specification,
+    until,
+)
 from quoron.federation.control import Control
 from quoron_server.service import Coordinator, tokens
 
@@ -106,17 +116,13 @@ class Scene:
     async def scraped(self) -> Shot:
         """What Prometheus would have: times of day are told by how far they are from now."""
         try:
-            host, port = str(self.running.metrics_address).split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-        except (OSError, IndexError):
+            found = await fetched(str(self.running.metrics_address), "GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n")
+        except OSError:
             return {"up": 0.0}
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n")
-        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-        writer.close()
+        head, _, body = found.partition("\r\n\r\n")
         assert head.startswith("HTTP/1.1 200 OK"), head
-        found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", body, flags=re.MULTILINE))
-        now = time.time()
-        shot = {series: float(value) - (now if _is_time(series) else 0.0) for series, value in found.items()}
+        series, now = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", body, flags=re.MULTILINE)), time.time()
+        shot = {name: float(value) - (now if _is_time(name) else 0.0) for name, value in series.items()}
         return {"up": 1.0} | shot
 
     @contextlib.asynccontextmanager

@@ -44,6 +44,7 @@ def filled(url: str, limit: float = 9.0) -> None:
             if run == "done":
                 ledger.finish(np.ones(2))
                 store.end(run, "complete")
+        store.registry.retire([1])
         store.registry.add_run("later", "{}")
         store.registry.note_agreed("open", [0, 1], epsilon=1.0, delta=1e-6)
 
@@ -265,7 +266,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def rows(url: str) -> dict[str, list]:
     """All that there is, but whose it is, and how runs stand."""
     with Database(url, create=False) as database, database.writing():
-        names = ("users", "runs", "slots", "agreed", "population", "run_ledgers", "spent", "commits")
+        names = ("users", "runs", "slots", "draws", "agreed", "population", "run_ledgers", "spent", "commits")
         found = {name: database.rows(f"SELECT * FROM {name}") for name in names}
     kept = {name: [dict(row) | {"state": "", "error": ""} for row in each] for name, each in found.items()}
     return {name: sorted(str(sorted(row.items())) for row in each) for name, each in kept.items()}

@@ -24,7 +24,7 @@ import pytest
 from cover import by_default
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
-from federation.crowd import carried_out, until
+from federation.crowd import CLIENT, carried_out, until
 from one_answer import answer_from_wire
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Categorical, Numeric
@@ -179,15 +179,9 @@ def sends(*messages: object) -> Script:
     async def script(fake: FakeCoordinator, run: str) -> None:
         for message in messages:
             assert await announce(fake, run)
-            await anew_after(fake, message)
+            await anew(fake, message)  # the client ends such a conversation by itself
 
     return script
-
-
-async def anew_after(fake: FakeCoordinator, message: object) -> None:
-    await fake.to_say.put(message)  # the client ends such a conversation by itself
-    while (await fake.heard.get()).WhichOneof("kind") != "hello":
-        pass
 
 
 def odd(*, weights: tuple[float, ...] = (), **changes: object) -> Script:
@@ -364,21 +358,15 @@ async def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_wo
     monkeypatch.setattr(session, "_LONGEST_WAIT", 0.05)  # between conversations that end at once
     our_logs.set_level("INFO", "quoron.client")
     authority = Authority(data.parent)
-    certificate, key = authority.issue("client")
-    identity = {"certificate": certificate, "key": key, "authority": authority.path, "insecure": False}
     limits = {"lifetime_epsilon": SPENT + LEFT, "lifetime_delta": 1e-3}
     async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
-        config = made(data, fake.port, **{"client_name": None, **identity, **limits})
+        config = made(data, fake.port, **authority.identity(), **limits)
         async with running(config) as client:
             await fake.hears("hello")
             await besieged(fake, ATTACKS, lambda: our_logs.text)
             assert not client.done()
     assert charged(data.parent) == pytest.approx(SPENT + 0.7 + 0.2)
     assert "Traceback" not in our_logs.text
-
-
-# A client's program, which waits for no minute after conversations that end at once.
-CLIENT = "from quoron_client.federation import session; session._LONGEST_WAIT = 0.5; from quoron.__main__ import main; "
 
 
 @pytest.mark.programs
@@ -396,7 +384,7 @@ def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, 
 
     async def scene() -> tuple[int, int]:
         async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
-            words = [sys.executable, "-c", CLIENT + "main()", "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
+            words = [sys.executable, "-c", CLIENT, "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
             with (tmp_path / "log").open("wb") as log:
                 process = subprocess.Popen([str(word) for word in words], stderr=log)
             try:
@@ -556,8 +544,7 @@ class TestALinkThatSpeaksNoProtocol:
     ) -> None:
         monkeypatch.setattr(session, "_ENROL_SECONDS", 0.3)
         authority = Authority(tmp_path)
-        identity = dict(zip(("certificate", "key"), authority.issue("client"), strict=True))
-        identity |= {"authority": authority.path, "insecure": False, "client_name": None}
+        identity = authority.identity()
         async with contextlib.AsyncExitStack() as stack:
             with speaking(speaker, *authority.issue("hostile")) as (port, came):
                 client = await stack.enter_async_context(running(made(data, port, **identity)))

@@ -14,8 +14,8 @@ import pytest
 
 import dying
 from dying import Moment
-from federation.crowd import Peer, coordinator, write_items
-from federation.tls import channel, client_config, transport
+from federation.crowd import coordinator, write_items
+from federation.tls import client_config, greeted, transport
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.federation import forgetting
@@ -208,13 +208,9 @@ class TestAUserWhoIsForgotten:
         with our_logs.at_level(logging.INFO):
             async with (
                 coordinator(tmp_path, transport=transport(issued)) as running,
-                channel(running.listen, issued, "client-0") as one,
-                channel(running.listen, issued, "client-1") as other,
+                greeted(running.listen, issued, "client-0") as gone,
+                greeted(running.listen, issued, "client-1") as kept,
             ):
-                gone, kept = Peer(one), Peer(other)
-                for peer in (gone, kept):
-                    await peer.enrol()
-                    await peer.hello()
                 for user in (0, 1):
                     assert f"user {user} enrolled in group everyone, as client-{user}\n" in our_logs.text
                 assert key[:8] not in our_logs.text

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import Metric
 
-from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
+from federation.crowd import Answering, Honest, carried_out, coordinator, fetched, put_clock_forward, until
 from federation.rehearsal import USERS, Scene
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -165,18 +165,6 @@ def test_a_twin_that_counts_or_names_those_who_answer_is_caught(
     which = 0 if twin is _counting else 1
     one = world(tmp_path / "one", Honest.of(USERS), our_logs)[which]
     assert one != world(tmp_path / "other", silent, our_logs)[which]
-
-
-async def fetched(address: str, request: str) -> str:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request.encode())
-    try:
-        return (await reader.read()).decode()
-    except ConnectionResetError:
-        return ""
-    finally:
-        writer.close()
 
 
 def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> None:

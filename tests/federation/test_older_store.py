@@ -13,7 +13,7 @@ from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, ClientState, run_client, session
-from quoron_client.federation.client_state import Agreement, SeenStore, StoreClaim, objection
+from quoron_client.federation.client_state import Agreement, StoreClaim
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import MAX_SENT, run_mark
 from quoron_privacy.errors import LedgerError
@@ -24,7 +24,6 @@ from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
-SEEN = SeenStore(A, B, 7, "f" * 64)
 
 
 def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> StoreClaim:
@@ -32,27 +31,6 @@ def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tupl
     return StoreClaim(
         incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged))
     )
-
-
-@pytest.mark.parametrize(
-    ("store", "words"),
-    [
-        (claim(), None),
-        (claim(rows=9), None),
-        (claim(A + B + C, rows=2, then=""), None),  # restored since, and openly
-        (claim(rows=6, then=""), "6 rows of the lifetime ledger, where this client saw 7"),
-        (claim(rows=9, then="8" * 64), "other rows among the first 7"),
-        (claim(A), f"incarnation {A}, which is older, or another copy"),
-        (claim(A + C), f"incarnation {C}, which is older, or another copy"),
-        (claim(C), f"another, which began as {C}"),
-        (claim(C + B), f"another, which began as {C}"),
-    ],
-)
-def test_a_store_is_older_unless_it_holds_what_was_seen_or_says_that_it_was_restored(
-    store: StoreClaim, words: str | None
-) -> None:
-    said = objection(SEEN, store, 7)
-    assert said is None if words is None else words in said
 
 
 def opened(folder: Path, **how: bool) -> ClientState:

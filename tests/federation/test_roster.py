@@ -24,8 +24,6 @@ from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.silos import by_client, draw, homes, seed_of
-from quoron_server.storage.backup import back_up, restore
-from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.storage.registry import DAY, Registry
 from server.helper_scene import Clock
@@ -109,22 +107,6 @@ def test_a_user_whose_key_was_revoked_is_not_trusted_again_by_a_second_word(regi
     registry.retire([revoked])
     assert registry.find("lost").why == "revoked"
     assert registry.active("everyone").tolist() == [new]
-
-
-def test_a_backup_is_put_back(registry, tmp_path):
-    database = registry._database
-    enrolled(registry, "ada", "ben")
-    registry.retire([1])
-    registry.add_run("summer", "{}")
-    registry.fix_members("summer", 1)
-    back_up(database, tmp_path / "copy")
-    url = f"sqlite:///{tmp_path}/restored.sqlite"
-    restore(tmp_path / "copy", url)
-    with Database(url) as restored:
-        again = Registry(restored)
-        assert [user.state for user in again.page()] == ["active", "retired"]
-        assert again.find("1").state == "retired"
-        assert again.drawn("summer").active.tolist() == [0]
 
 
 def enrolled_silos(registry, **people):

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from federation.crowd import (
     Honest,
+    bearer,
     carried_out,
     complete,
     coordinator,
@@ -49,7 +50,7 @@ NAME, USERS, WEEK = "one-pass-dp-sgd", 20, dt.timedelta(days=7)
 @contextlib.asynccontextmanager
 async def dialled(running: Coordinator, token: str | None):
     """Calls of the control plane with a token."""
-    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    metadata = () if token is None else bearer(token)
     async with grpc.aio.insecure_channel(running.control) as channel:
         stub = federation_pb2_grpc.ControlPlaneStub(channel)
 
@@ -144,7 +145,7 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
     async def watched(running: Coordinator) -> list[dict[str, object]]:
         async with grpc.aio.insecure_channel(running.control) as channel:
             stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            stream = stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
+            stream = stub.Watch(pb.RunReference(run="trial"), metadata=bearer(token))
             report = [json.loads(document.json) async for document in stream]
             return [event for event in report if event["kind"] != "awaits"]  # of which each sees what there was then
 
@@ -181,10 +182,7 @@ async def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypat
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
         await running.scheduler.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
         stub = federation_pb2_grpc.ControlPlaneStub(channel)
-        ending, lasting = (
-            stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
-            for token in (gone, kept)
-        )
+        ending, lasting = (stub.Watch(pb.RunReference(run="trial"), metadata=bearer(token)) for token in (gone, kept))
         (await running.scheduler.feed("trial")).add({"kind": "round", "round": 0})
         for stream in (ending, lasting):
             assert json.loads((await stream.read()).json)["round"] == 0

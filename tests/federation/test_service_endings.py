@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import sqlite3
 from collections.abc import Callable
 from dataclasses import fields
@@ -16,14 +15,14 @@ import pytest
 
 from cover import by_default
 from federation.crowd import (
-    HANGS,
-    Honest,
-    Peer,
+    called,
     carried_out,
     complete,
     coordinator,
     crowd,
+    enrolled,
     everybody,
+    fetched,
     inline_model,
     put_clock_forward,
     specification,
@@ -36,8 +35,6 @@ from quoron.cli.app import invoke
 from quoron.federation import control
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
 from quoron_server import runs as run_module
 from quoron_server.federation import RunStore
@@ -96,12 +93,9 @@ def has_secrets(folder: Path) -> bool:
 
 
 async def taken_to_the_end(folder: Path) -> None:
-    async with coordinator(folder) as running, crowd(running.listen, USERS) as peers, asyncio.TaskGroup() as group:
-        working = [group.create_task(peer.work(Honest.of(USERS))) for peer in peers]
-        model = await complete(running)
-        for task in working:
-            task.cancel()
-    np.testing.assert_array_equal(model, inline_model(specification(NAME), folder))
+    async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), folder))
 
 
 def failing(*arguments: object, **named: object) -> None:
@@ -336,9 +330,7 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
         with pytest.raises(LedgerError, match=taken):
             await running.scheduler.lost
     monkeypatch.undo()
-    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        await everybody(running, stack)
-        np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
+    await taken_to_the_end(tmp_path)
 
 
 @pytest.mark.programs
@@ -368,17 +360,12 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
             with running.scheduler._store.database.writing() as connection:
                 connection.execute("ALTER TABLE runs RENAME TO elsewhere")
                 connection.execute("ALTER TABLE users RENAME TO people")
-            stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
             found = []
-            for call in (stub.Call(pb.CallRequest(command="runs"), metadata=metadata), enrolled(running.listen)):
+            for call in (called(channel, token, "runs"), enrolled(running.listen, 1)):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call
                 found.append((caught.value.code(), caught.value.details()))
             return found
-
-    async def enrolled(where: str) -> None:
-        async with grpc.aio.insecure_channel(where) as channel:
-            await Peer(channel, "ada").enrol()
 
     (operator, result), (client, said) = carried_out(scene())
     assert (operator, client) == (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
@@ -398,9 +385,9 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
     def no_room(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async def told(running: Coordinator) -> tuple[bytes, str]:
-        where = running.metrics_address
-        return await asyncio.to_thread(http, where, "/healthz"), (await running.metrics.text())
+    async def told(running: Coordinator) -> tuple[str, str]:
+        request = "GET /healthz HTTP/1.1\r\n\r\n"
+        return await fetched(running.metrics_address, request), await running.metrics.text()
 
     async def scene() -> np.ndarray:
         async with coordinator(tmp_path, metrics="0") as running, contextlib.AsyncExitStack() as stack:
@@ -415,7 +402,7 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
                 awaited = await running.scheduler.awaited("trial")
                 assert control.words(awaited) == f"paused: {full} written."
                 health, metrics = await told(running)
-                assert health.startswith(b"HTTP/1.1 503")
+                assert health.startswith("HTTP/1.1 503")
                 assert "\nquoron_database_up 0.0\n" in metrics
                 assert '\nquoron_runs{state="paused"} 1.0\n' in metrics
                 for where in (running.listen, running.control):
@@ -423,19 +410,12 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
             for where in (running.listen, running.control):
                 await becomes("SERVING", where)
             health, metrics = await told(running)
-            assert health.startswith(b"HTTP/1.1 200")
+            assert health.startswith("HTTP/1.1 200")
             assert "\nquoron_database_up 1.0\n" in metrics
             await joining
             return await complete(running)
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
-
-
-def http(where: str, path: str) -> bytes:
-    host, _, port = where.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=HANGS) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
-        return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 async def becomes(status: str, where: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ from federation.crowd import (
     HANGS,
     Honest,
     Peer,
+    called,
     carried_out,
     complete,
     coordinator,
@@ -31,12 +31,11 @@ from federation.crowd import (
     specification,
     until,
 )
-from federation.tls import channel, transport
+from federation.tls import channel, greeted, transport
 from quoron.federation.control import words
 from quoron.federation.log_limit import LogLimit
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.plan import RunPlan
 from quoron_server.service import (
     Coordinator,
@@ -93,13 +92,7 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
     monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(client_plane, "POLL", 0.01)
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
-    shown = (("authorization", f"Bearer {token}"),)
     alone = (("grpc.use_local_subchannel_pool", 1),)
-
-    async def list_runs(channel: grpc.aio.Channel) -> str:
-        return (
-            await federation_pb2_grpc.ControlPlaneStub(channel).Call(pb.CallRequest(command="runs"), metadata=shown)
-        ).json
 
     async def scene(running: Coordinator) -> None:
         async with (
@@ -108,14 +101,14 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
             grpc.aio.insecure_channel(running.control, alone) as probe,
             grpc.aio.insecure_channel(running.listen) as clients,
         ):
-            await list_runs(inside)
+            await called(inside, token, "runs")
             async with idle(running.control, 2 * coordinators.MAX_OPERATORS):
                 assert await Peer(clients, "somebody").enrol() == 0
                 await later.channel_ready()
-                assert await list_runs(later) == '{"runs": []}'
+                assert await called(later, token, "runs") == {"runs": []}
                 await probe.channel_ready()
                 assert await probe.unary_unary(f"/{coordinators.HEALTH}/Check")(b"") == b"\x08\x01", "SERVING"
-                assert await list_runs(inside) == '{"runs": []}'
+                assert await called(inside, token, "runs") == {"runs": []}
                 assert inside.get_state() == grpc.ChannelConnectivity.READY
 
     async with coordinator(tmp_path) as running:
@@ -149,10 +142,7 @@ async def test_an_operator_is_served_between_the_streams_of_a_flood(tmp_path: Pa
         flooding = [asyncio.create_task(flood()) for _ in range(12)]
         await until(lambda: refused[0] > 20)
         async with grpc.aio.insecure_channel(running.control) as channel:
-            listed = await federation_pb2_grpc.ControlPlaneStub(channel).Call(
-                pb.CallRequest(command="runs"), metadata=(("authorization", f"Bearer {token}"),)
-            )
-        assert listed.json == '{"runs": []}'
+            assert await called(channel, token, "runs") == {"runs": []}
         await asyncio.gather(*flooding)
 
 
@@ -172,14 +162,12 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
             return made(wanted)
 
         monkeypatch.setattr(records, "make_plan", slow)
-        asking, shown = [], (("authorization", f"Bearer {token}"),)
+        asking = []
         for _ in range(10):  # connections of four calls
             options = (("grpc.use_local_subchannel_pool", 1),)
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(running.control, options=options))
-            stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            await stub.Call(pb.CallRequest(command="runs"), metadata=shown)
-            asked = pb.CallRequest(command="plan", arguments='{"run": "trial"}')
-            asking += [asyncio.ensure_future(stub.Call(asked, metadata=shown)) for _ in "four"]
+            await called(channel, token, "runs")
+            asking += [asyncio.create_task(called(channel, token, "plan", run="trial")) for _ in "four"]
         await until(lambda: planning[0])
         try:
             async with grpc.aio.insecure_channel(running.listen) as mine:
@@ -187,7 +175,7 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
         finally:
             free.set()
         plans = await asyncio.gather(*asking)
-        assert {json.loads(plan.json)["algorithm"] for plan in plans} == {"one-pass-dp-sgd"}
+        assert {plan["algorithm"] for plan in plans} == {"one-pass-dp-sgd"}
         assert user == 0
 
 
@@ -215,18 +203,15 @@ async def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, m
 class Door:
     """A port of this process, and connections to it; each look is at all that have come."""
 
-    def __init__(self, stack: contextlib.ExitStack, host: str = "127.0.0.1") -> None:
-        self.stack, self.host = stack, host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listening = stack.enter_context(socket.create_server((host, 0), family=family))
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.stack, self.listening = stack, stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.port = self.listening.getsockname()[1]
 
     def come(self) -> tuple[socket.socket, str]:
         """A connection's far end, and what gRPC calls it."""
-        far = self.stack.enter_context(socket.create_connection((self.host, self.port), timeout=60))
+        far = self.stack.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=60))
         self.stack.enter_context(self.listening.accept()[0])
-        number = far.getsockname()[1]
-        return far, f"ipv6:%5B{self.host}%5D:{number}" if ":" in self.host else f"ipv4:{self.host}:{number}"
+        return far, f"ipv4:127.0.0.1:{far.getsockname()[1]}"
 
 
 def open_still(far: socket.socket) -> bool:
@@ -287,12 +272,9 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     monkeypatch.setattr(client_plane, "POLL", 0.01)
     async with (
         coordinator(tmp_path, transport=transport(issued), max_clients=16) as running,
-        channel(running.listen, issued, "client-0") as own,
+        greeted(running.listen, issued, "client-0") as inside,
         channel(running.listen, issued, "client-1") as later,
     ):
-        inside = Peer(own)
-        await inside.enrol()
-        await inside.hello()
         host, _, port = running.listen.rpartition(":")
         come = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
         await until(lambda: sum(reader.at_eof() for reader, _ in come) >= 32)
@@ -358,10 +340,7 @@ async def test_when_many_calls_are_refused_they_wait_and_an_operator_does_not(
         calls = [plain.stream_stream(f"/{coordinators.CONTROL_PLANE}/Call")() for _ in range(3)]
         asked = [asyncio.create_task(call.code()) for call in calls]
         await until(lambda: sum(task.done() for task in asked) == 2)
-        listed = await federation_pb2_grpc.ControlPlaneStub(plain).Call(
-            pb.CallRequest(command="runs"), metadata=(("authorization", f"Bearer {token}"),)
-        )
-        assert listed.json == '{"runs": []}'
+        assert await called(plain, token, "runs") == {"runs": []}
         assert sum(task.done() for task in asked) == 2
         put_clock_forward(50.0)
         assert await asyncio.gather(*asked) == [grpc.StatusCode.UNAUTHENTICATED] * 3

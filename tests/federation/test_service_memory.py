@@ -16,30 +16,19 @@ import pytest
 
 from federation.conversation import asked, converse, terms
 from federation.crowd import (
-    SEED,
-    Honest,
     Peer,
     carried_out,
-    complete,
     coordinator,
     crowd,
-    from_items,
     inline_model,
     no_deadline_is_waited_for,
     put_clock_forward,
     specification,
     until,
-    write_items,
 )
 from federation.test_service_same_bits import federated
-from federation.tls import client_config, transport
 from one_answer import answer_from_wire
-from quoron.data import Synthetic
-from quoron.engine.inline import InlineEngine
 from quoron.federation.control import Control
-from quoron_client.data.encoding import Encoding, Signs
-from quoron_client.data.features import Numeric
-from quoron_client.federation import run_client
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
@@ -58,8 +47,8 @@ from quoron_server import traffic
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.service import Coordinator, client_stream, tokens
 from quoron_server.service.client_stream import Backlog
-from quoron_server.service.sessions import Sessions
-from quoron_server.specification import LONGEST, RunSpecification, make_plan, require_room
+from quoron_server.service.sessions import RunSession, Sessions
+from quoron_server.specification import LONGEST, make_plan, require_room
 
 DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for one who does not read
 QUESTION = 8 * DIMENSION + 200
@@ -143,28 +132,36 @@ class Listener:
         pass
 
 
-def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after_the_others() -> None:
-    async def comes(sessions: Sessions, user: int, order: list[int]) -> None:
-        sessions.enter(Listener(user, order))
-        await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+async def comes(sessions: Sessions, listener: Listener) -> None:
+    sessions.enter(listener)
+    await sessions.consent(listener, pb.Consent(run="trial", takes_part=True))
 
+
+@contextlib.asynccontextmanager
+async def asked_of(sessions: Sessions, session: RunSession, number: int, users: int, order: list[int]):
+    """A round in which all have been sent the question; the round is over at the end."""
+    for each in sessions._here.values():
+        each.order = order
+    question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
+    asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
+    while len(order) < users:
+        await asyncio.sleep(0)
+    yield
+    asking.cancel()
+    await asyncio.wait({asking})
+
+
+def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after_the_others() -> None:
     async def scene() -> list[list[int]]:
         sessions, orders = Sessions(), [[], [], []]
         session = sessions.open("trial", "{}", np.arange(4))
         for user in range(4):
-            await comes(sessions, user, orders[0])
+            await comes(sessions, Listener(user, orders[0]))
         for number, order in enumerate(orders):
-            for each in sessions._here.values():
-                each.order = order
-            question = Question(number, np.arange(4), AverageGradient(np.ones((1, 2)), (1.0,)))
-            asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
-            while len(order) < 4:
-                await asyncio.sleep(0)
-            if number < 2:
-                sessions.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `ClientStream.end_slow`
-                await comes(sessions, 1, order)
-            asking.cancel()
-            await asyncio.wait({asking})
+            async with asked_of(sessions, session, number, 4, order):
+                if number < 2:
+                    sessions.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `ClientStream.end_slow`
+                    await comes(sessions, Listener(1, order))
         return orders
 
     first, *later = carried_out(scene())
@@ -178,17 +175,10 @@ async def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> 
     sessions, orders, users = Sessions(), [[], []], 40
     session = sessions.open("trial", "{}", np.arange(users))
     for user in range(users):
-        sessions.enter(Listener(user, orders[0]))
-        await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+        await comes(sessions, Listener(user, orders[0]))
     for number, order in enumerate(orders):
-        for each in sessions._here.values():
-            each.order = order
-        question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
-        asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
-        while len(order) < users:
-            await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait({asking})
+        async with asked_of(sessions, session, number, users, order):
+            pass
     (first, second) = orders
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != sorted(first)
@@ -232,8 +222,7 @@ def asked_while_made(task: Task, monkeypatch: pytest.MonkeyPatch, here: range, r
         sessions = Sessions()
         session = sessions.open("trial", "{}", np.arange(12)[::-1])
         for user in here:
-            sessions.enter(Writer(user, seen))
-            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+            await comes(sessions, Writer(user, seen))
         asking = asyncio.create_task(
             sessions.ask(session, Question(0, np.arange(12), task), shape=(2,), seconds=600.0, early_ends=True)
         )
@@ -273,31 +262,6 @@ def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_sec
     for here in (range(3), range(1)):
         kinds = "".join(each[0][0] for each in asked_while_made(task, monkeypatch, here, ready))
         assert all(len(made) % 4 == 0 for made in kinds.split("s"))
-
-
-PLAIN, WIDE = "one-pass-dp-sgd", 30_000
-
-
-def wide() -> RunSpecification:
-    """A small run, but for its columns."""
-    small = specification(PLAIN)
-    columns = Encoding((Numeric(f"x[0:{WIDE}]", -1.0, 1.0),), Signs("sick"), intercept=False)
-    return small.model_copy(update={"columns": columns, "problem": replace(small.problem, dimension=WIDE)})
-
-
-@pytest.mark.slow
-async def test_thirty_thousand_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
-    wanted = wide()
-    users = wanted.problem.users
-    people = Synthetic(family="logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
-    async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
-        honest = Honest(InlineEngine(people, seed=SEED))
-        working = [asyncio.create_task(peer.work(honest)) for peer in peers]
-        await running.scheduler.submit(wanted.as_text())
-        model = await complete(running)
-        await asyncio.gather(*working)
-        found = model
-    np.testing.assert_array_equal(found, inline_model(wanted, tmp_path, people))
 
 
 @pytest.mark.parametrize("letters", [LONGEST + 1, LONGEST // 2 + 1, 4 * LONGEST])
@@ -499,38 +463,6 @@ def test_whoever_announces_much_and_sends_little_makes_the_other_hold_what_it_se
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < most
-
-
-@pytest.mark.usefixtures("small")
-async def test_real_clients_in_parts_give_the_bits_of_their_tables(
-    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Questions and answers, over mutual TLS."""
-    wanted = specification("one-pass-dp-sgd", trust_clients=True)
-    users = wanted.problem.users
-    paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
-    begin = wire.Reassembler._begin
-
-    def noted(reassembler: wire.Reassembler, head: wire.Long, allowed: int | None) -> None:
-        parted["question" if isinstance(head, pb.Question) else "answer"] += 1
-        begin(reassembler, head, allowed)
-
-    monkeypatch.setattr(wire.Reassembler, "_begin", noted)
-    stop = asyncio.Event()
-    limits = {"lifetime_epsilon": 100.0, "lifetime_delta": 0.5, "simulation_seed": wanted.simulation_seed}
-    async with coordinator(tmp_path, transport=transport(issued)) as running:
-        working = []
-        for user, path in enumerate(paths):
-            record = tmp_path / f"record-{user}.sqlite"
-            config = client_config(running.listen, issued, f"client-{user}", path, record, **limits)
-            working.append(asyncio.create_task(run_client(config, stop=stop)))
-            await until(lambda user=user: running.sessions.connected == user + 1)
-        await running.scheduler.submit(wanted.as_text())
-        model = await complete(running)
-        stop.set()
-        await asyncio.gather(*working)
-    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(users)))
-    assert parted["question"] == parted["answer"] > 0
 
 
 def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:

@@ -1,6 +1,5 @@
 """The program itself: coordinator, operators and twenty clients as processes, over TLS; and the coordinator killed."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -17,30 +16,20 @@ import grpc
 import numpy as np
 import pytest
 
-import dying
-from dying import Moment
 from federation.crowd import (
     DIMENSION,
     HANGS,
     SEED,
-    Honest,
     Peer,
     carried_out,
     from_items,
     inline_model,
-    specification,
     write_items,
 )
 from operators import reaching
 from quoron.config import parse
-from quoron.engine.processors import free_ports
 from quoron.federation.control import Control
 from quoron.federation.submission import specify
-from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.service import tokens
-from quoron_server.storage.database import Database
-from quoron_server.storage.ledger import Ledger
 
 USERS = 20
 CONFIG = f"""
@@ -75,10 +64,9 @@ seed = {SEED}
 class Program:
     """A process of the command line, and what it prints."""
 
-    def __init__(self, *arguments: object, killer: Moment | None = None, **environment: str) -> None:
-        words = [sys.executable, "-m", "quoron"] if killer is None else dying.words(killer, "quoron")
+    def __init__(self, *arguments: object, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [*words, *map(str, arguments)],
+            [sys.executable, "-m", "quoron", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -128,106 +116,16 @@ def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
         started[0].done()
 
 
-def serve(folder: Path, *more: object, listen: str = "127.0.0.1:0", killer: Moment | None = None) -> Program:
-    places = ["--listen", listen, "--control", "127.0.0.1:0", "--database", f"sqlite:///{folder}/coordinator.sqlite"]
-    return Program("serve", *places, "--tokens", folder / "tokens.json", "--allow-simulation", *more, killer=killer)
-
-
-async def take_part(where: str, honest: Honest) -> None:
-    """Twenty light clients that come back until the run has ended."""
-
-    async def one(user: int, channel: grpc.aio.Channel) -> None:
-        peer, how = Peer(channel, f"client-{user}"), "disconnected"
-        while how == "disconnected":
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await channel.channel_ready()
-                assert await peer.enrol() == user
-                await peer.hello()
-                how = await peer.work(honest)
-
-    options = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50))
-    async with grpc.aio.insecure_channel(where, options=options) as channel:
-        for user in range(USERS):  # in order: user i is the i-th to enrol
-            assert await Peer(channel, f"client-{user}").enrol() == user
-        await asyncio.gather(*(one(user, channel) for user in range(USERS)))
-
-
-MOMENTS = [
-    *(("spend", when, 3) for when in ("before", "after")),
-    *(("commit", when, left) for when in ("before", "after") for left in (1, 4)),
-    *(("finish", when, 1) for when in ("before", "after")),
-    *((at, when, 1) for when in ("before", "after") for at in ("fix_members", "charge", "begin", "release", "end")),
-    *(("set_state", when, left) for when in ("before", "after") for left in (1, 2)),
-    *(("spend", when, left) for when in ("before", "after") for left in (1, 2, 4, 5, 6)),
-    *(("commit", when, left) for when in ("before", "after") for left in (2, 3, 5, 6, 7)),
-]
-QUICK = [("commit", "before", 4)]
-
-
-def killed_and_resumed(at: str, when: str, left: int, folder: Path) -> None:
-    wanted, honest = specification("one-pass-dp-sgd"), Honest.of(USERS)
-    token = tokens.add(folder / "tokens.json", name="ada", role="operator")
-    (folder / "wanted.json").write_text(wanted.as_text())
-
-    async def scene() -> None:
-        with programs() as started:
-            where = f"127.0.0.1:{free_ports(1)[0]}"
-            started.append(serve(folder, "--insecure", listen=where, killer=Moment(at, when, left=left)))
-            _, control = await asyncio.to_thread(started[0].listening)
-            crowd = asyncio.create_task(take_part(where, honest))
-            await submit(control, wanted.as_text(), token)
-            assert await asyncio.to_thread(started[0].process.wait) == -signal.SIGKILL
-            started.append(serve(folder, "--insecure", listen=where))
-            _, control = await asyncio.to_thread(started[1].listening)
-            await submit(control, wanted.as_text(), token)  # in case its submission was not yet there
-            await ended(control, token)
-            crowd.cancel()  # whoever was away at the end has not heard of it
-            await asyncio.gather(crowd, return_exceptions=True)
-            await asyncio.to_thread(started[1].stop)
-
-    carried_out(scene())
-    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database:
-        ledger = Ledger.within(database, "trial")
-        np.testing.assert_array_equal(ledger.model, inline_model(wanted, folder))
-        assert ledger.spent()["rounds"] == len(ledger.events()) == 6
-    digests: dict[tuple[int, int], set[bytes]] = {}
-    for user, _, number, digest in honest.asked:
-        digests.setdefault((user, number), set()).add(digest)
-    assert all(len(each) == 1 for each in digests.values()), "a round was asked twice, differently"
-    assert len({user for user, _ in digests}) == len(digests), "somebody was asked in two rounds"
-
-
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {token}"),)
-
-
-async def ended(control: str, token: str) -> None:
-    async with grpc.aio.insecure_channel(control) as channel:
-        stub = federation_pb2_grpc.ControlPlaneStub(channel)
-        async for _ in stub.Watch(pb.RunReference(run="trial"), metadata=bearer(token)):
-            pass
-
-
-async def submit(control: str, text: str, token: str) -> None:
-    async with grpc.aio.insecure_channel(control) as channel:
-        with contextlib.suppress(grpc.aio.AioRpcError):  # it may be killed before it can reply
-            stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            asked = pb.CallRequest(command="submit", arguments=json.dumps({"specification": text}))
-            await stub.Call(asked, metadata=bearer(token))
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize(("at", "when", "left"), QUICK)
-def test_a_killed_coordinator_resumes_to_identical_bits(at: str, when: str, left: int, tmp_path: Path) -> None:
-    killed_and_resumed(at, when, left, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("at", "when", "left"), [moment for moment in MOMENTS if moment not in QUICK])
-def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
-    at: str, when: str, left: int, tmp_path: Path
-) -> None:
-    killed_and_resumed(at, when, left, tmp_path)
+def serve(folder: Path, *more: object) -> Program:
+    places = [
+        "--listen",
+        "127.0.0.1:0",
+        "--control",
+        "127.0.0.1:0",
+        "--database",
+        f"sqlite:///{folder}/coordinator.sqlite",
+    ]
+    return Program("serve", *places, "--tokens", folder / "tokens.json", "--allow-simulation", *more)
 
 
 @pytest.mark.slow

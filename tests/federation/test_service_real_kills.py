@@ -1,12 +1,11 @@
-"""Twenty kills in a row of one coordinator in a run with secret noise, on SQLite and on PostgreSQL.
+"""Twenty kills in a row of one coordinator, with secret noise and with a simulation's, on SQLite and on PostgreSQL.
 
 What was committed stands to the bit, each round is released once, the run is charged once, nobody hears two questions
-of a round, and no client ends.
+of a round, and no client ends. A simulation comes to the bits of a run that nobody killed.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -25,21 +24,23 @@ import dying
 from committed import Committed
 from dying import Moment
 from federation.crowd import (
+    CLIENT,
+    RETRYING,
     SEED,
     Honest,
-    Peer,
+    called,
     carried_out,
+    coming_back,
+    enrolled,
     from_items,
+    inline_model,
     specification,
     until,
     write_items,
 )
-from federation.test_service_processes import bearer
 from quoron.engine.inline import InlineEngine
 from quoron.engine.processors import free_ports
 from quoron_privacy.errors import LedgerUnavailable
-from quoron_protos.v1 import federation_pb2 as pb
-from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import tokens
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
@@ -48,8 +49,6 @@ from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
-# A client's program; a coordinator that dies forty times would else be waited for a minute at a time.
-CLIENT = "from quoron_client.federation import session; session._LONGEST_WAIT = 0.5; from quoron.__main__ import main; "
 
 
 @dataclass
@@ -88,9 +87,7 @@ class Scene:
         own = ["--data", data, "--state", self.record(user), "--set", f"name=client-{user}", "--insecure"]
         limits = ["--limit", "inf,1", "--accept", "central-release", "--accept", "central-broadcast"]
         more = ["--coordinator", self.where, "--set", f"seed={SEED}"]
-        return self.begin(
-            sys.executable, "-c", CLIENT + "main()", "client", *own, *limits, *more, log=f"client-{user}.log"
-        )
+        return self.begin(sys.executable, "-c", CLIENT, "client", *own, *limits, *more, log=f"client-{user}.log")
 
     def record(self, user: int) -> Path:
         return self.folder / f"record-{user}.sqlite"
@@ -106,41 +103,13 @@ class Scene:
             return bool(stored.execute("SELECT 1 FROM runs WHERE run = 'trial' AND ended").fetchall())
 
 
-async def take_part(where: str, users: range, honest: Honest) -> None:
-    """Light clients beside the processes, which come back until the run has ended."""
-
-    async def one(user: int, channel: grpc.aio.Channel) -> None:
-        peer, how = Peer(channel, f"client-{user}"), "disconnected"
-        while how == "disconnected":
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await channel.channel_ready()
-                assert await peer.enrol() == user
-                await peer.hello()
-                how = await peer.work(honest)
-
-    options = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50))
-    async with grpc.aio.insecure_channel(where, options=options) as channel:
-        await asyncio.gather(*(one(user, channel) for user in users))
-
-
-async def enrolled(where: str, users: int) -> None:
-    """User i is the i-th to enrol."""
-    async with grpc.aio.insecure_channel(where) as channel:
-        await channel.channel_ready()
-        for user in range(users):
-            assert await Peer(channel, f"client-{user}").enrol() == user
-
-
 async def submitted(scene: Scene, text: str) -> None:
     """Once a coordinator has said that it has taken the run on."""
-    options = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50))
-    async with grpc.aio.insecure_channel(scene.control, options=options) as channel:
-        stub = federation_pb2_grpc.ControlPlaneStub(channel)
+    async with grpc.aio.insecure_channel(scene.control, options=RETRYING) as channel:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await channel.channel_ready()
-                asked = pb.CallRequest(command="submit", arguments=json.dumps({"specification": text}))
-                await stub.Call(asked, metadata=bearer(scene.token))
+                await called(channel, scene.token, "submit", specification=text)
                 return
 
 
@@ -165,11 +134,11 @@ TWENTY = (
 )
 
 
-def wanted(algorithm: str) -> RunSpecification:
-    """A run of secret noise. Where coins draw cohorts a round lasts as long as it may."""
+def wanted(algorithm: str, *, secret: bool) -> RunSpecification:
+    """A run of secret noise, or of a seed. Where secret coins draw cohorts a round lasts as long as it may."""
     users, options = RUNS[algorithm]
-    real = specification(algorithm, simulation=False, simulation_seed=None)
-    if algorithm in COINS:
+    real = specification(algorithm, **({"simulation": False, "simulation_seed": None} if secret else {}))
+    if secret and algorithm in COINS:
         real = real.model_copy(update={"early_ends": False, "seconds": 4.0})
     return real.model_copy(update={"options": options, "problem": replace(real.problem, users=users)})
 
@@ -205,7 +174,7 @@ async def killed_in_a_row(scene: Scene, run: RunSpecification, honest: Honest, m
             clients = [processes.enter_context(scene.client(user, paths[user])) for user in range(REAL)]
             first.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(first.wait) == 0
-        light = asyncio.create_task(take_part(scene.where, range(REAL, users), honest))
+        light = asyncio.create_task(coming_back(scene.where, range(REAL, users), honest))
         submitting = asyncio.create_task(submitted(scene, run.as_text()))
         for moment in moments:
             with scene.coordinator(moment) as life:
@@ -226,6 +195,7 @@ async def killed_in_a_row(scene: Scene, run: RunSpecification, honest: Honest, m
     assert (await read(scene.database)).goes_on_from(before)
 
 
+@pytest.mark.parametrize("secret", [True, False], ids=["secret", "simulated"])
 @pytest.mark.parametrize(
     ("algorithm", "moments"),
     [
@@ -234,9 +204,9 @@ async def killed_in_a_row(scene: Scene, run: RunSpecification, honest: Honest, m
     ],
 )
 def test_kills_in_a_row_leave_what_was_committed_and_one_release_a_round_for_one_charge(
-    algorithm: str, moments: Sequence[Moment], database_url: str, tmp_path: Path
+    algorithm: str, moments: Sequence[Moment], secret: bool, database_url: str, tmp_path: Path
 ) -> None:
-    run = wanted(algorithm)
+    run = wanted(algorithm, secret=secret)
     honest = Honest(InlineEngine(from_items(run.problem.users), seed=SEED))
     scene = Scene(tmp_path, database_url)
     carried_out(killed_in_a_row(scene, run, honest, moments), within=900.0)
@@ -247,7 +217,10 @@ def test_kills_in_a_row_leave_what_was_committed_and_one_release_a_round_for_one
         assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
     assert [number for number, _, _ in store.rounds] == list(range(run.options["rounds"]))
     assert store.model is not None
-    assert np.isfinite(np.frombuffer(store.model)).all()
+    model = np.frombuffer(store.model)
+    assert np.isfinite(model).all()
+    if not secret:
+        np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(run.problem.users)))
     asked = {(user, number, digest) for user, _, number, digest in honest.asked}
     for user in range(REAL):
         asked |= scene.answered(user)

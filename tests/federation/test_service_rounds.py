@@ -347,22 +347,11 @@ async def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_
         bystander = peers[next(user for user in range(USERS) if user not in cohort)]
         first = peers[cohort[0]]
         answer = own[first.user] = honest(first.user, await first.next("question"))
-        wrong_digest = pb.Answer()
-        wrong_digest.CopyFrom(answer)
-        wrong_digest.digest = bytes(16)
-        wrong_round = pb.Answer()
-        wrong_round.CopyFrom(answer)
-        wrong_round.round = 3
-        wrong_run = pb.Answer()
-        wrong_run.CopyFrom(answer)
-        wrong_run.run = "another"
-        for peer, each in (
-            (first, wrong_digest),
-            (first, wrong_round),
-            (first, wrong_run),
-            (bystander, answer),  # replayed by somebody else
-        ):
-            await tell(peer, each)
+        for name, other in (("digest", bytes(16)), ("round", 3), ("run", "another")):
+            wrong = pb.Answer.FromString(answer.SerializeToString())
+            setattr(wrong, name, other)
+            await tell(first, wrong)
+        await tell(bystander, answer)  # replayed by somebody else
         for user in cohort:
             await taken(peers[user], answer if user == first.user else honest(user, await peers[user].next("question")))
         second = [user for user in range(USERS) if user not in cohort]

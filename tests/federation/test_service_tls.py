@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from cover import by_default
 from federation.crowd import (
     SEED,
     Honest,
@@ -33,7 +32,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.tls import USERS, channel, client_config, own_authority, refused, transport
+from federation.tls import USERS, channel, client_config, greeted, own_authority, refused, transport
 from federation.wires import Wires
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
@@ -44,10 +43,22 @@ from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
 
-@pytest.mark.parametrize("algorithm", by_default(["one-pass-dp-sgd", "local-model"], ["local-model"]))
+@pytest.mark.parametrize(
+    ("algorithm", "most"),
+    [pytest.param("local-model", wire.MOST, marks=pytest.mark.slow), ("one-pass-dp-sgd", 48), ("local-model", 48)],
+)
 async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
-    algorithm: str, issued: Path, tmp_path: Path
+    algorithm: str, most: int, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where questions and answers travel in parts of 48 bytes."""
+    begin, parted = wire.Reassembler._begin, {pb.Question: 0, pb.Answer: 0}
+
+    def noted(reassembler: wire.Reassembler, head: wire.Long, allowed: int | None) -> None:
+        parted[type(head)] += 1
+        begin(reassembler, head, allowed)
+
+    monkeypatch.setattr(wire, "MOST", most)
+    monkeypatch.setattr(wire.Reassembler, "_begin", noted)
     wanted, paths = specification(algorithm, trust_clients=True), write_items(tmp_path, USERS)
 
     def config(running: Coordinator, user: int) -> ClientConfig:
@@ -73,6 +84,7 @@ async def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
         stop.set()
         await asyncio.gather(*clients)
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
+    assert (parted[pb.Question] == parted[pb.Answer] > 0) == (most == 48)
 
 
 async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
@@ -90,13 +102,9 @@ async def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Pa
 async def test_a_second_conversation_of_one_certificate_ends_the_first(issued: Path, tmp_path: Path) -> None:
     async with (
         coordinator(tmp_path, transport=transport(issued)) as running,
-        channel(running.listen, issued, "client-0") as one,
-        channel(running.listen, issued, "client-0") as other,
+        greeted(running.listen, issued, "client-0") as first,
+        greeted(running.listen, issued, "client-0"),
     ):
-        first, second = Peer(one), Peer(other)
-        for peer in (first, second):
-            await peer.enrol()
-            await peer.hello()
         assert running.sessions.connected == 1
         assert await first.call.code() == grpc.StatusCode.ABORTED
 
@@ -104,59 +112,34 @@ async def test_a_second_conversation_of_one_certificate_ends_the_first(issued: P
 class TestRevocation:
     """By the key, so that no renewal undoes it; in the list as it is now."""
 
-    async def test_ends_a_conversation_and_lets_nobody_in_again(self, issued: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("said", ["a message", "nothing"])
+    async def test_ends_a_conversation_before_it_hears_another_question_and_lets_nobody_in_again(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+    ) -> None:
+        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02 if said == "nothing" else 3600.0)
         own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
         trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as bad,
-            channel(running.listen, issued, "client-1") as good,
+            greeted(running.listen, issued, "client-0") as lost,
+            greeted(running.listen, issued, "client-1") as kept,
         ):
-            lost, kept = Peer(bad), Peer(good)
-            for peer in (lost, kept):
-                await peer.enrol()
-                await peer.hello()
             assert certificates.revoke(own, "client-0") == own / "revoked.json"
-            for peer in (lost, kept):
-                await peer.send(consent=pb.Consent(run="none", takes_part=True))
-            codes, again = [await lost.call.code()], Peer(bad)
+            if said == "a message":
+                for peer in (lost, kept):
+                    await peer.send(consent=pb.Consent(run="none", takes_part=True))
+            codes, words = [await lost.call.code()], {await lost.call.details()}
             codes.append(await refused(running.listen, issued, "client-0"))
-            again.user = lost.user
+            again = Peer(lost.channel, user=lost.user)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await again.hello()
-            codes.append(caught.value.code())
-            await kept.send(answer=pb.Answer(run="none"))
-            await kept.next("receipt")
-            said, alone = caught.value.details(), running.sessions.connected == 1
-        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
-        assert "was revoked" in said
-        assert alone
-
-    async def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
-        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02)
-        own = own_authority(issued, tmp_path)
-        certificates.make_authority(own, days=1)
-        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
-        async with (
-            coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as bad,
-            channel(running.listen, issued, "client-1") as good,
-        ):
-            lost, kept = Peer(bad), Peer(good)
-            for peer in (lost, kept):
-                await peer.enrol()
-                await peer.hello()
-            certificates.revoke(own, "client-0")
-            code, said = await lost.call.code(), await lost.call.details()
+            codes, words = [*codes, caught.value.code()], {*words, caught.value.details()}
             running.sessions.open("later", "{}", np.arange(2))
             await kept.next("run")
             connected = running.sessions.connected
-        assert code == grpc.StatusCode.UNAUTHENTICATED
-        assert said == certificates.WORDS
-        assert connected == 1
+        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
+        assert (words, connected) == ({certificates.WORDS}, 1)
 
     def test_holds_for_a_renewed_certificate_which_is_not_made(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
@@ -197,11 +180,8 @@ class TestRevocation:
         trusted = replace(transport(issued), revoked=Revocations(file))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
-            channel(running.listen, issued, "client-0") as one,
+            greeted(running.listen, issued, "client-0") as inside,
         ):
-            inside = Peer(one)
-            await inside.enrol()
-            await inside.hello()
             file.write_text("{")
             codes = [await refused(running.listen, issued, "client-1"), await inside.call.code()]
             said = await inside.call.details()
@@ -299,7 +279,7 @@ class TestExpiry:
         assert carried_out(scene()) == 0
 
 
-@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
+@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator", "plain"])
 async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, tmp_path: Path) -> None:
     own = own_authority(issued, tmp_path)
     if who == "expired":
@@ -315,7 +295,13 @@ async def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: 
         for end in ("certificate", "key"):
             (own / f"{who}/{end}.pem").write_bytes((issued / f"{who}/{end}.pem").read_bytes())
     async with coordinator(tmp_path, transport=transport(issued)) as running:
-        code = await refused(running.listen, own, None if who == "without a certificate" else who)
+        if who == "plain":  # and a name
+            async with grpc.aio.insecure_channel(running.listen) as plain:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await Peer(plain, "client-0").enrol()
+            code = caught.value.code()
+        else:
+            code = await refused(running.listen, own, None if who == "without a certificate" else who)
         async with channel(running.listen, issued, "client-0") as invited:
             found = code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
     assert found == (grpc.StatusCode.UNAVAILABLE, 0)
@@ -373,16 +359,6 @@ async def test_a_clock_that_is_put_back_shuts_out_nobody_who_is_connected(
         assert running.sessions.connected == USERS
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path))
     assert len(honest.asked) == 18
-
-
-async def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:
-    async with (
-        coordinator(tmp_path, transport=transport(issued)) as running,
-        grpc.aio.insecure_channel(running.listen) as plain,
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await Peer(plain, "client-0").enrol()
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
@@ -479,14 +455,6 @@ class TestListening:
             with pytest.raises(ConfigError, match="Expected TLS at"):
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
 
-    async def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
-        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as plain:
-            method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
-            request = pb.EnrolRequest(protocol=3).SerializeToString()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await method(request, metadata=(("quoron-client", "a"),))
-            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
@@ -540,11 +508,9 @@ class TestTheCoordinatorsCertificate:
     ) -> None:
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
-            channel(running.listen, own, "client-0") as inside,
+            greeted(running.listen, own, "client-0") as peer,
         ):
-            peer, old = Peer(inside), der(own / "coordinator/certificate.pem")
-            await peer.enrol()
-            await peer.hello()
+            old = der(own / "coordinator/certificate.pem")
             assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
             certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
             new = der(own / "coordinator/certificate.pem")
@@ -626,24 +592,18 @@ class TestAChangeOfAuthority:
         shutil.copytree(own, old)
         async with (
             coordinator(tmp_path, transport=transport(own)) as running,
-            channel(running.listen, old, "client-0") as first,
+            greeted(running.listen, old, "client-0") as before,
         ):
             fresh = succeeded(own)
             certificates.issue(own, "client-1", days=10, renew=True)
-            before, after = Peer(first), None
-            await before.enrol()
-            await before.hello()
-            async with channel(running.listen, own, "client-1") as second:
-                after = Peer(second)
-                await after.enrol()
-                await after.hello()
+            async with greeted(running.listen, own, "client-1") as after:
                 certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
                 (own / "authority.pem").write_bytes(fresh)
                 certificates.make_authority(own, days=400)  # which hands it out
                 code, said = await before.call.code(), await before.call.details()
                 await after.send(answer=client_plane.pb.Answer(run="none"))
                 await after.next("receipt")
-                again = Peer(first)  # by the connection of before, on which nobody shakes hands any more
+                again = Peer(before.channel)  # by the connection of before, on which nobody shakes hands any more
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await again.enrol()
                 assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -686,23 +646,13 @@ DATA, HEADERS, SETTINGS = 0, 1, 4  # kinds of HTTP/2 frames
 END = 1  # flag: of a stream, and an answer to settings
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a coordinator's certificate, a client's, and a list of revoked ones."""
-    path = tmp_path_factory.mktemp("certificates")
-    certificates.make_authority(path, days=2)
-    certificates.issue(path, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
-    certificates.issue(path, "client", days=1)
-    return path
-
-
 class Client:
     """The client's certificate, one version of TLS, and the session of the connection before."""
 
     def __init__(self, where: str, folder: Path, version: ssl.TLSVersion) -> None:
         self.port = int(where.rpartition(":")[2])
         self.context = ssl.create_default_context(cafile=folder / "authority.pem")
-        self.context.load_cert_chain(folder / "client/certificate.pem", folder / "client/key.pem")
+        self.context.load_cert_chain(folder / "client-0/certificate.pem", folder / "client-0/key.pem")
         self.context.minimum_version = self.context.maximum_version = version
         self.context.set_alpn_protocols(["h2"])
         self.session: ssl.SSLSession | None = None
@@ -753,20 +703,19 @@ def frames(receive: Callable[[int], bytes]) -> Iterator[tuple[int, int, int, byt
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 @pytest.mark.parametrize("lost", ["expired", "revoked"])
 async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_good(
-    version: ssl.TLSVersion, lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: ssl.TLSVersion, lost: str, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "revoked.json"
     certificates.revoke_all(listed, {})
-    files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
-    transport = replace(Transport(*files), revoked=certificates.Revocations(listed))
-    own = certificates.load(folder / "client/certificate.pem")
+    trusted = replace(transport(issued), revoked=Revocations(listed))
+    own = certificates.load(issued / "client-0/certificate.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
-    async with coordinator(tmp_path, transport=transport) as running:
+    async with coordinator(tmp_path, transport=trusted) as running:
         await running.scheduler.enrol("somebody", security.EVERYONE)
         store = pb.Store(**await running.scheduler.records.store(security.EVERYONE, 0))
         reply = pb.EnrolReply(user=1, store=store).SerializeToString()
-        client = Client(running.listen, folder, version)
+        client = Client(running.listen, issued, version)
         heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
         if lost == "expired":
             over = own.not_valid_after_utc + dt.timedelta(seconds=1)

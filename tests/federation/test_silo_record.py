@@ -15,19 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.dying import DYING
-from quoron_client.federation.client_state import Agreement, ClientState, StoreClaim
+from federation.test_client_record import OTHER, Q, agreement, opened
+from quoron_client.federation.client_state import StoreClaim
 from quoron_privacy.errors import LedgerError
 
-Q, OTHER = b"q" * 16, b"o" * 16
 NOW = "2026-01-02T03:04:05+00:00"
-
-
-def opened(folder, epsilon=10.0, delta=1e-3, **more):
-    return ClientState(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
-
-
-def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, **more):
-    return Agreement(run, b"t" * 16, epsilon, delta, participations, **more)
 
 
 def seats(*numbers):

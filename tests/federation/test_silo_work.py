@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +73,15 @@ def opened(config) -> ClientState:
     return ClientState(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
 
 
+@contextmanager
+def at_work(config, **terms: object):
+    """A silo's client that has heard of the run."""
+    with opened(config) as record:
+        worker = Worker.of(config, record)
+        worker.consider(announced(**terms), FIRST)
+        yield worker
+
+
 def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Question:
     persons = np.asarray(persons)
     body = wire.Body.of(task, wire.bits_of(persons, people=people), wire.reduction_to_wire(reduction))
@@ -132,9 +141,7 @@ def test_every_row_is_that_of_a_client_of_its_own(kind: str, file: Path, tmp_pat
 def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
     """A coordinator that comes back draws anew: of two sums the difference would be a row."""
     reduction = ClippedSum(0.3, 10)
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(silo_sums=True), FIRST)
+    with at_work(owner(file), silo_sums=True) as worker:
 
         def told(persons, number=0, reduction=reduction) -> bytes:
             return worker.reply(question(GRADIENT, persons, number, reduction=reduction))
@@ -149,9 +156,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
         assert told([0, 1]) == one
         assert of(told([0, 1, 2])) == ([0, 0, 0], 0)
         assert pb.Answer.FromString(told([3], reduction=None)).status == pb.STATUS_MISSING, "no row beside a sum"
-    with opened(config) as record:
-        again = Worker.of(config, record)
-        again.consider(announced(silo_sums=True), FIRST)
+    with at_work(owner(file), silo_sums=True) as again:
         assert again.reply(question(GRADIENT, [0, 1], reduction=reduction)) == one, "as the record has it"
 
 
@@ -187,25 +192,19 @@ def test_sums_that_were_not_announced_or_rows_do_not_have_are_refused_before_any
     announced_sums: bool, odd: Reduction, file: Path
 ) -> None:
     """They come from outside: none may end a client."""
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(silo_sums=announced_sums), FIRST)
+    with at_work(owner(file), silo_sums=announced_sums) as worker:
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert not record.kept("r", 0)
+        assert not worker.record.kept("r", 0)
 
 
 def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:
     """A coordinator that was started again draws another cohort: the client was started again, too."""
     other = replace(GRADIENT, points=-GRADIENT.points)
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         first = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
     file.write_text(table(seed=9).to_csv(index=False))  # what is said once stays
-    with opened(config) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         again = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
         np.testing.assert_array_equal(again.values, first.values)
         both = rows(worker.reply(question(GRADIENT, [1, 2])), GRADIENT, 2)
@@ -216,15 +215,11 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
 
 
 def test_who_comes_later_is_in_no_answer_to_a_question_that_has_one(file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         first = worker.reply(question(GRADIENT, [0, 5]))
         assert rows(first, GRADIENT, 2).status.tolist() == [0, Status.MISSING]
     file.write_text(table([*NAMES, "flo"]).to_csv(index=False))
-    with opened(config) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         assert worker.reply(question(GRADIENT, [0, 5])) == first
         both = rows(worker.reply(question(GRADIENT, [0, 1, 5])), GRADIENT, 3)
     assert both.status.tolist() == [0, 0, 0]
@@ -232,12 +227,10 @@ def test_who_comes_later_is_in_no_answer_to_a_question_that_has_one(file: Path) 
 
 
 def test_a_round_with_an_answer_that_was_erased_is_over_for_the_others_too(file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         worker.reply(question(GRADIENT, [0, 1]))
         kept = worker.reply(question(GRADIENT, [2]))
-        accounts.depart(record, config.record, "ben")
+        accounts.depart(worker.record, worker.owner.record, "ben")
         for asked in ([0, 1], [3]):
             answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked)))
             assert answer.status == pb.STATUS_MISSING
@@ -245,9 +238,7 @@ def test_a_round_with_an_answer_that_was_erased_is_over_for_the_others_too(file:
 
 
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         first = rows(worker.reply(question(STARTS.part(TWO), TWO)), STARTS, 2)
         moved = replace(STARTS, starts=STARTS.starts + 0.01)
         moved.starts[2] = STARTS.starts[4]
@@ -260,9 +251,7 @@ def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
 
 @pytest.mark.parametrize("asked", [[6], [0, 7]])
 def test_persons_of_others_are_not_answered_for(asked: list[int], file: Path) -> None:
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(), FIRST)
+    with at_work(owner(file)) as worker:
         for people in (8, 100):
             answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked, people=people)))
             assert answer.status == pb.STATUS_MISSING
@@ -281,34 +270,23 @@ def test_a_silo_of_one_person_sends_the_bytes_of_a_client(file: Path, tmp_path: 
         assert several.reply(asked) == one.reply(asked)
 
 
-def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
-    terms = {"participation": "public", "seconds": 60.0}
-    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(**terms), FIRST)
-        late = rows(worker.reply(question(GRADIENT, np.arange(6)), ready=False), GRADIENT, 6)
-        assert late.status.tolist() == [Status.ANSWERED] * 6
-        assert not late.values.any()
+def test_where_who_answers_is_told_everybody_has_answered_and_what_is_late_is_zeros_that_nothing_is_computed_for(
+    file: Path, monkeypatch
+) -> None:
+    """How long computing takes is a function of the items: it may not show in when zeros leave."""
+    terms = {"participation": "public", "seconds": 60.0, "participations": 9}
+    with at_work(owner(file, accept_trust_models=PUBLIC), **terms) as worker:
         found = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
         assert found.status.tolist() == [Status.ANSWERED] * 6
         assert found.values.any(axis=1).tolist() == [True, True, True, True, False, False]
         empty = rows(worker.reply(question(GRADIENT, [5], 2)), GRADIENT, 1)
         assert empty.status.tolist() == [Status.ANSWERED], "that a place is empty shows nowhere"
-
-
-def test_what_is_not_ready_in_time_is_zeros_that_nothing_is_computed_for(file: Path, monkeypatch) -> None:
-    """How long computing takes is a function of the items: it may not show in when zeros leave."""
-    terms = {"participation": "public", "seconds": 60.0}
-    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(**terms), FIRST)
-        assert rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6).values.any(), "items are there"
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "_answers", lambda *given: pytest.fail("it was computed"))
-            late = rows(worker.reply(question(GRADIENT, np.arange(6), 1), ready=False), GRADIENT, 6)
+            late = rows(worker.reply(question(GRADIENT, np.arange(6), 3), ready=False), GRADIENT, 6)
         assert late.status.tolist() == [Status.ANSWERED] * 6
-        again = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
         assert not late.values.any()
+        again = rows(worker.reply(question(GRADIENT, np.arange(6), 3)), GRADIENT, 6)
         assert not again.values.any(), "one answer a round"
 
 
@@ -321,9 +299,7 @@ def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file:
         raise ArithmeticError
 
     monkeypatch.setattr(Worker, "_answers", fails)
-    with opened(config := owner(file)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(**terms), FIRST)
+    with at_work(owner(file), **terms) as worker:
         said = rows(worker.reply(question(task, np.arange(6))), task, 6)
     assert said.status.tolist() == [Status.MISSING] * 6
     assert not said.values.any()
@@ -331,9 +307,7 @@ def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file:
 
 def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> None:
     """Zeros that are late are not said beside an answer that was kept: one answer a round."""
-    with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = Worker.of(config, record)
-        worker.consider(announced(participation="public", seconds=60.0), FIRST)
+    with at_work(owner(file, accept_trust_models=PUBLIC), participation="public", seconds=60.0) as worker:
         worker.prepare("r")
         asked, keep, first = question(GRADIENT, np.arange(6)), ClientState.keep, []
 

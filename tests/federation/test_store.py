@@ -15,17 +15,6 @@ from quoron_server.storage.ledger import Ledger, digest
 from quoron_server.storage.registry import Registry
 
 
-@pytest.fixture
-def registry(database_url):
-    with Database(database_url) as database:
-        yield Registry(database)
-
-
-def test_a_certificate_is_one_user_for_ever(registry, database_url):
-    assert [registry.enrol(name) for name in ("ada", "ben", "ada")] == [0, 1, 0]
-    assert (registry.user("ben"), registry.user("cem"), registry.users_count()) == (1, None, 2)
-
-
 def test_a_user_never_changes_its_group(registry):
     registry.enrol("ada", "clinics")
     with pytest.raises(LedgerError, match="'clinics', got group 'phones'"):

@@ -78,20 +78,20 @@ def test_so_do_a_hundred_clients_of_tracking_srgd(tmp_path: Path) -> None:
 
 def same_bits(run: RunSpecification, users: int, issued: Path, tmp_path: Path) -> None:
     """Of a federation and of one process."""
-    paths, place = write_items(tmp_path, users), tmp_path / "other"
-    place.mkdir()
-
-    async def federated() -> np.ndarray:
-        with helper(place) as second:
-            async with helped(tmp_path, issued, place, second) as running:
-                await enrol(running.listen, issued, users)
-                async with clients(running.listen, issued, place, tmp_path, paths):
-                    with hurried(running):
-                        await running.scheduler.submit(run.as_text())
-                        return await complete(running)
-
-    model = carried_out(federated())
+    model = carried_out(federated(run, issued, tmp_path, write_items(tmp_path, users)))
     np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(users)))
+
+
+async def federated(run: RunSpecification, issued: Path, folder: Path, paths: list[Path]) -> np.ndarray:
+    """The model of a coordinator, a helper in the folder `other` below its own, and a client for each table."""
+    (place := folder / "other").mkdir()
+    with helper(place) as second:
+        async with helped(folder, issued, place, second) as running:
+            await enrol(running.listen, issued, len(paths))
+            async with clients(running.listen, issued, place, folder, paths):
+                with hurried(running):
+                    await running.scheduler.submit(run.as_text())
+                    return await complete(running)
 
 
 class Views:
@@ -131,22 +131,11 @@ def test_what_each_server_receives_stores_and_logs_says_nothing_of_an_answer(
     run, logs = wanted(simulation=False, simulation_seed=None), []
     for name in ("whole", "broken"):
         (folder := tmp_path / name).mkdir()
-        (place := folder / "other").mkdir()
-        paths, views = write_items(folder, USERS), Views(monkeypatch)
+        place, paths, views = folder / "other", write_items(folder, USERS), Views(monkeypatch)
         for path in paths[::2] if name == "broken" else ():
             path.write_bytes(b"no table")
         caplog.clear()
-
-        async def federated(folder: Path = folder, place: Path = place, paths: list[Path] = paths) -> None:
-            with helper(place) as second:
-                async with helped(folder, issued, place, second) as running:
-                    await enrol(running.listen, issued, USERS)
-                    async with clients(running.listen, issued, place, folder, paths):
-                        with hurried(running):
-                            await running.scheduler.submit(run.as_text())
-                            await complete(running)
-
-        carried_out(federated())
+        carried_out(federated(run, issued, folder, paths))
         assert len(views.values) == len(views.rows) == USERS
         zero = [not row.any() for row in views.rows]
         assert sum(zero) == (USERS // 2 if name == "broken" else 0), "a client whose data are broken masks the zero row"
@@ -298,8 +287,17 @@ class Scene:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")
         self.data = write_items(place, 1)[0] if data is None else data
-        self.record = ClientState(place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a process of the client, on the record that is there."""
+        self.record = ClientState(self.place / "record.sqlite", epsilon=1000.0, delta=0.9)
         self.worker = self.client()
+
+    def restart(self) -> None:
+        """End the client's process and begin another."""
+        self.record.close()
+        self.begin()
 
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
         given = {"coordinator": "localhost:1", "data": self.data, "record": self.place / "record.sqlite"}
@@ -434,10 +432,9 @@ class TestAnswer:
         rows = []
         for user, norm in enumerate((1e-149, 1e-9, 1.0, 1e9, 1e149)):
             scene.record.close()
-            (scene.place / "record.sqlite").unlink()
-            (scene.place / "record.sqlite-acknowledged").unlink()
-            scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
-            scene.worker = scene.client()
+            for each in scene.place.glob("record.sqlite*"):
+                each.unlink()
+            scene.restart()
             assert takes_part(scene, scene.announcement())
             question, _ = scene.question(row=wire.reduction_to_wire(ClippedSum(norm, 1)), user=user)
             rows.append(scene.opened(scene.worker.reply(question) or b"", question))
@@ -480,9 +477,7 @@ class TestAnswer:
         question, _ = scene.question()
         first = scene.worker.reply(question)
         assert first is not None
-        scene.record.close()
-        scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
-        scene.worker = scene.client()
+        scene.restart()
         assert takes_part(scene, scene.announcement())
         assert scene.worker.reply(question) == first, "after a restart, too"
         other, _ = scene.question(user=1)
@@ -577,14 +572,12 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
     questions = {number: scene.question(number)[0] for number in sent}
     ended = False
     while not ended:
-        scene.record.close()
-        scene.record = ClientState(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
-        worker = scene.client()
+        scene.restart()
         with contextlib.suppress(Killed):
-            if takes_part(scene, scene.announcement(), worker):
+            if takes_part(scene, scene.announcement()):
                 for number, question in questions.items():
-                    sent[number].append(worker.reply(question, ready=not kills[0] % 3))
-            worker.forget("trial")
+                    sent[number].append(scene.worker.reply(question, ready=not kills[0] % 3))
+            scene.worker.forget("trial")
             ended = True
     assert kills[0] >= 20
     for number, answers in sent.items():

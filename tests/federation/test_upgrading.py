@@ -108,8 +108,8 @@ def test_a_client_of_another_protocol_is_refused_by_the_names_of_both_versions(t
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
             said = []
             metadata = (("quoron-client", "ada"),)
-            for name in ("quoron 0.0.9", "\x1b[31m" + "x" * 5000):
-                request = pb.EnrolRequest(protocol=wire.PROTOCOL - 1, software=name[:4000])
+            for apart, name in ((-1, "quoron 0.0.9"), (1, "\x1b[31m" + "x" * 5000)):
+                request = pb.EnrolRequest(protocol=wire.PROTOCOL + apart, software=name[:4000])
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await ClientPlaneStub(channel).Enrol(request, metadata=metadata)
                 said.append(str(error.value.details()))

@@ -1,5 +1,7 @@
 """Certificates of one authority for tests over TLS, and the doors that they open."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -25,6 +27,16 @@ def channel(where: str, issued: Path, name: str | None, authority: str = "author
     )
     credentials = grpc.ssl_channel_credentials((issued / f"{authority}.pem").read_bytes(), *pair)
     return grpc.aio.secure_channel(where, credentials)
+
+
+@contextlib.asynccontextmanager
+async def greeted(where: str, issued: Path, name: str) -> AsyncIterator[Peer]:
+    """A client with a certificate that has enrolled and said hello."""
+    async with channel(where, issued, name) as own:
+        peer = Peer(own)
+        await peer.enrol()
+        await peer.hello()
+        yield peer
 
 
 async def refused(where: str, issued: Path, name: str | None) -> grpc.StatusCode:

@@ -19,6 +19,7 @@ from quoron.engine.inline import InlineEngine
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import Values, answered
 from quoron_client.protocol.questions import Answers, Question
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.rounds import Engine
 
 SECRET = "the diagnosis of user seven"
@@ -204,6 +205,15 @@ def with_values(reply: Message, **values: Any) -> Message:
         else:
             record[key] = value
     return reply
+
+
+def with_answer(reply: Message, **fields: Any) -> Message:
+    """The same answer with something else in some of its fields."""
+    answer = pb.Answer.FromString(reply.content["quoron"]["answer"])
+    for name in fields:
+        answer.ClearField(name)
+    answer.MergeFrom(pb.Answer(**fields))
+    return with_values(reply, answer=answer.SerializeToString())
 
 
 @dataclass

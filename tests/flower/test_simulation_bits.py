@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.scenes import PROBLEM, Quadratic, execute, make_plan
-from contracts.test_algorithms import Crash, crashing, every_algorithm
+from contracts.test_algorithms import Crash
 from cover import by_default
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, spread
@@ -90,19 +89,3 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
         with pytest.raises(Crash):
             carried_out(wanted, tmp_path / str(at), Dying(before, at))
         np.testing.assert_array_equal(carried_out(wanted, tmp_path / str(at), after), whole)
-
-
-# The contract that every algorithm keeps with every engine.
-
-
-@pytest.mark.slow
-@every_algorithm
-def test_a_crash_at_every_write_resumes_to_identical_bits(name: str, tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    whole = execute(name, tmp_path / "whole")
-    for at in range(1, make_plan(name).cost.rounds + 4):
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        with pytest.raises(Crash):
-            execute(name, folder, flower(Quadratic(), PROBLEM), ledger_type=crashing(at, after=True))
-        np.testing.assert_array_equal(execute(name, folder, flower(Quadratic(), PROBLEM)), whole)

@@ -185,21 +185,6 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     assert SEEDED not in charge["statement"]
 
 
-@pytest.mark.parametrize("name", by_default(["one-pass-dp-sgd", "dp-sgd-wor", "dp-ftrl"], ["dp-ftrl"]))
-def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: str, tmp_path: Path) -> None:
-    whole = trained(plugged(people()), tmp_path / "whole", name)
-    for dies_at in (1, 4):
-        killed, folder = plugged(people(), dies_at=dies_at), tmp_path / f"{dies_at}"
-        with pytest.raises(Killed):
-            trained(killed, folder, name)
-        later = plugged(people(), first=100)  # the same keys under other numbers
-        np.testing.assert_array_equal(trained(later, folder, name).weights, whole.weights)
-        assert questions(killed)[-1] in questions(later)
-        silent = plugged({})
-        np.testing.assert_array_equal(trained(silent, folder, name).weights, whole.weights)
-        assert not questions(silent)
-
-
 def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fails(model: np.ndarray) -> np.ndarray:
         raise ValueError("the patient is Ann")

@@ -30,6 +30,7 @@ from flower.grids import (
     from_node,
     given_up,
     in_reply_to,
+    with_answer,
     with_values,
 )
 from quoron.cli.app import invoke
@@ -40,7 +41,7 @@ from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner
 from quoron_client.protocol.questions import Status
-from quoron_client.protocol.wire import answer_to_wire
+from quoron_client.protocol.wire import array_to_wire
 from quoron_privacy.errors import ConfigError, OtherVersion, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.federation import RunStore
@@ -149,24 +150,8 @@ def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(die
 Fault = Callable[[Message, Message], Iterable[Message]]
 
 
-def _answer(reply: Message, **changes: Any) -> Message:
-    """The same answer with something else in it."""
-    answer = pb.Answer.FromString(reply.content["quoron"]["answer"])
-    for key, value in changes.items():
-        setattr(answer, key, value)
-    return with_values(reply, answer=answer.SerializeToString())
-
-
-def _long(reply: Message) -> Message:
-    message = pb.Answer.FromString(reply.content["quoron"]["answer"])
-    longer = answer_to_wire(message.run, message.round, message.digest, np.ones(DIMENSION + 1), Status(0))
-    return with_values(reply, answer=longer.SerializeToString())
-
-
-def _wild(reply: Message, number: float) -> Message:
-    message = pb.Answer.FromString(reply.content["quoron"]["answer"])
-    wild = answer_to_wire(message.run, message.round, message.digest, np.full(DIMENSION, number), Status(0))
-    return with_values(reply, answer=wild.SerializeToString())
+def _numbers(reply: Message, numbers: np.ndarray) -> Message:
+    return with_answer(reply, values=array_to_wire(numbers))
 
 
 FAULTS: dict[str, Fault] = {
@@ -177,14 +162,14 @@ FAULTS: dict[str, Fault] = {
     "nothing": lambda message, reply: [with_values(reply, answer=None)],
     "noise": lambda message, reply: [with_values(reply, answer=b"\xff" * 40)],
     "text": lambda message, reply: [with_values(reply, answer="text")],
-    "digest": lambda message, reply: [_answer(reply, digest=b"another question")],
-    "run": lambda message, reply: [_answer(reply, run="another")],
-    "round": lambda message, reply: [_answer(reply, round=17)],
-    "status": lambda message, reply: [_answer(reply, status=99)],
-    "shape": lambda message, reply: [_long(reply)],
-    "NaN": lambda message, reply: [_wild(reply, np.nan)],
-    "infinite": lambda message, reply: [_wild(reply, -np.inf)],
-    "huge": lambda message, reply: [_wild(reply, 1e300)],
+    "digest": lambda message, reply: [with_answer(reply, digest=b"another question")],
+    "run": lambda message, reply: [with_answer(reply, run="another")],
+    "round": lambda message, reply: [with_answer(reply, round=17)],
+    "status": lambda message, reply: [with_answer(reply, status=99)],
+    "shape": lambda message, reply: [_numbers(reply, np.ones(DIMENSION + 1))],
+    "NaN": lambda message, reply: [_numbers(reply, np.full(DIMENSION, np.nan))],
+    "infinite": lambda message, reply: [_numbers(reply, np.full(DIMENSION, -np.inf))],
+    "huge": lambda message, reply: [_numbers(reply, np.full(DIMENSION, 1e300))],
     "other node": lambda message, reply: [from_node(reply, 17)],
     "other message": lambda message, reply: [in_reply_to(reply, "another message")],
 }
