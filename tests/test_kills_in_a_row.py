@@ -33,7 +33,9 @@ ROUND = (("spend", "before"), ("spend", "after"), ("commit", "before"), ("commit
 ENDED = (("finish", "before"), ("finish", "after"), ("replace", "before"), ("replace", "after"))
 TOLD = (("end", "before"), ("end", "after"))
 TRAIN = (*BEGUN, *ROUND * ROUNDS, *ENDED, *TOLD)
+FILES = tuple(("replace", "before", left) for left in range(1, 9))  # before each file of a complete run is in its place
 SIMULATE = (*ENDED[2:], *BEGUN[2:], *ROUND * ROUNDS, *ENDED, *ENDED[3:], *ENDED[3:])
+Lives = tuple[tuple[str, str] | tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,13 @@ def charges(folder: Path) -> list[str]:
         return [row["kind"] for row in kept.rows()]
 
 
-def killed_in_a_row(here: Scene, lives: tuple[tuple[str, str], ...]) -> None:
+def killed_in_a_row(here: Scene, lives: Lives) -> None:
     """After each kill all that any life before has committed is there, to the bit."""
     before = Committed()
-    for at, when in lives:
-        here.killed(at, when)
+    for moment in lives:
+        here.killed(*moment)
         now = committed(here.run)
-        assert now.goes_on_from(before), (at, when)
+        assert now.goes_on_from(before), moment
         before = now
     assert invoke(here.command()) == 0
     after = committed(here.run)
@@ -106,14 +108,16 @@ def killed_in_a_row(here: Scene, lives: tuple[tuple[str, str], ...]) -> None:
     ("algorithm", "lives"),
     [
         *(pytest.param(name, TRAIN, marks=pytest.mark.slow) for name in ALGORITHMS),
+        pytest.param("dp-sgd-wor", FILES, marks=pytest.mark.slow),
         pytest.param("dp-sgd-wor", (*ROUND[1:3], *ROUND, *ENDED[:2]), marks=pytest.mark.programs),
     ],
 )
 def test_a_table_s_run_that_is_killed_again_and_again_releases_each_round_once_for_one_charge(
-    algorithm: str, lives: tuple[tuple[str, str], ...], tmp_path: Path
+    algorithm: str, lives: Lives, tmp_path: Path
 ) -> None:
     here = scene(tmp_path, "train", algorithm)
     killed_in_a_row(here, lives)
+    assert not list(here.run.glob(".*.new"))
     assert charges(tmp_path) == ["charge", "release", "end"]
     first = (here.run / "model.json").read_bytes()
     assert invoke(here.command()) == 0

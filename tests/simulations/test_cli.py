@@ -425,12 +425,6 @@ def test_lists_are_shown_and_another_word_is_told_the_nearest(capsys: pytest.Cap
 SMALL = configs.parse(TOML)
 
 
-def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
-    run = quoron.simulate(SMALL, out="mine")
-    again = quoron.simulate(place / "mine" / "config.toml", out="again")
-    assert np.array_equal(run.weights, again.weights)
-
-
 def test_a_run_that_nobody_measures_has_the_same_bits_and_no_figures_of_data(place: Path) -> None:
     measured, alone = (
         quoron.simulate(SMALL, out="measured"),

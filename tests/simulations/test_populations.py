@@ -378,30 +378,6 @@ def test_streams_drawn_together_are_those_drawn_one_by_one(fill):
     assert together[-1] == 7
 
 
-class TestStatisticalSoundness:
-    """Fixed seeds; each check would fail a sound generator with probability below 1e-7."""
-
-    draws = staticmethod(lambda: normals(seed=11, purpose=1, user=5, count=1_000_000).astype(np.float64))
-
-    def test_law_is_normal_also_in_the_tails(self):
-        x = self.draws()
-        assert stats.kstest(x, "norm").pvalue > 1e-8
-        for level in (2.0, 3.0, 4.0):
-            expected = len(x) * stats.norm.sf(level)
-            for beyond in (np.sum(x > level), np.sum(x < -level)):
-                assert abs(beyond - expected) < 6 * np.sqrt(expected) + 3
-        assert np.abs(x).max() < 6.8
-
-    def test_neighbours_within_and_across_users_are_uncorrelated(self):
-        x = self.draws()
-        for lag in (1, 2, 3, 4, 10, 500):
-            assert abs(np.mean(x[:-lag] * x[lag:])) * np.sqrt(len(x)) < 5.6
-            assert abs(np.mean((x[:-lag] ** 2 - 1) * (x[lag:] ** 2 - 1))) * np.sqrt(len(x)) / 2 < 5.6
-        users = np.array([normals(seed=11, purpose=1, user=user, count=8) for user in range(5_000)], np.float64)
-        across = users[:-1] * users[1:]
-        assert abs(across.mean()) * np.sqrt(across.size) < 5.6
-
-
 def test_exponential_is_within_a_billionth_and_ends_before_it_overflows():
     points = np.concatenate([np.linspace(-700, 700, 20_001), np.random.default_rng(0).uniform(-5, 5, 20_000), [0.0]])
     found = np.array([exponential(x) for x in points])

@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 import dying
 import quoron
-from committed import charges, committed, limit
+from committed import charges, limit
 from dying import Moment
 from patients import COLUMNS, patients
 from quoron.cli.app import invoke
@@ -162,34 +161,6 @@ def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, le
     assert whole.model.weights.shape == again.model.weights.shape
 
 
-@pytest.mark.parametrize(
-    ("at", "left"),
-    [
-        pytest.param("commit", 3, marks=pytest.mark.programs),
-        pytest.param("charge", 1, marks=pytest.mark.slow),
-        pytest.param("spend", 1, marks=pytest.mark.slow),
-        pytest.param("finish", 1, marks=pytest.mark.slow),
-        *(pytest.param("replace", left, marks=pytest.mark.slow) for left in range(1, 9)),
-        pytest.param("end", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, people, tmp_path):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    command, out = command_on("people.csv", tmp_path), tmp_path / "run"
-    killed(Moment(at, "before", left=left), command)
-    before = committed(out)
-    assert invoke(["resume", str(out)] if at == "end" else command) == 0
-    after = committed(out)
-    assert [number for number, _, _ in after.rounds] == [0, 1, 2]
-    assert after.goes_on_from(before)
-    assert np.linalg.norm(quoron.load(out).weights) > 0
-    assert len(charges(tmp_path / "life.sqlite")) == 1
-    first = (out / "model.json").read_bytes()
-    assert invoke(["resume", str(out)]) == 0
-    assert (out / "model.json").read_bytes() == first
-    assert not list(out.glob(".*.new"))
-
-
 def as_folder(people: pd.DataFrame, path: Path) -> None:
     path.mkdir()
     for part in range(4):
@@ -257,22 +228,6 @@ def test_runs_that_fit_at_once_all_finish_and_are_all_charged(people, ledger, tm
         done = [*threads.map(lambda name: train(people, tmp_path / str(name)), range(4))]
     assert len(charges(ledger)) == 4
     assert len({trained.summary.run for trained in done}) == 4
-
-
-@pytest.mark.slow
-def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
-    people.to_parquet(tmp_path / "people.parquet")
-    program = (
-        "import sys, pandas, quoron; people, out, ledger = sys.argv[1:]; "
-        "quoron.train(pandas.read_parquet(people), out=out, ledger=ledger, "
-        "user='who', label='ill', columns={'numeric': {'age': (0, 100), 'dose': (0, 5)}}, epsilon=8.0, delta=1e-5, "
-        "algorithm='dp-sgd-wor', settings=['algorithm.options.rounds=3'])"
-    )
-    life = tmp_path / "life.sqlite"
-    given = [sys.executable, "-c", program, str(tmp_path / "people.parquet")]
-    running = [subprocess.Popen([*given, str(tmp_path / name), str(life)]) for name in "ab"]
-    assert [each.wait() for each in running] == [0, 0]
-    assert len(charges(life)) == 2
 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
