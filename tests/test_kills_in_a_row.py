@@ -33,7 +33,7 @@ ROUND = (("spend", "before"), ("spend", "after"), ("commit", "before"), ("commit
 ENDED = (("finish", "before"), ("finish", "after"), ("replace", "before"), ("replace", "after"))
 TOLD = (("end", "before"), ("end", "after"))
 TRAIN = (*BEGUN, *ROUND * ROUNDS, *ENDED, *TOLD)
-FILES = tuple(("replace", "before", left) for left in range(1, 9))  # before each file of a complete run is in its place
+FILES = range(1, 9)  # that a run puts in their places, one after the other
 SIMULATE = (*ENDED[2:], *BEGUN[2:], *ROUND * ROUNDS, *ENDED, *ENDED[3:], *ENDED[3:])
 Lives = tuple[tuple[str, str] | tuple[str, str, int], ...]
 
@@ -108,7 +108,7 @@ def killed_in_a_row(here: Scene, lives: Lives) -> None:
     ("algorithm", "lives"),
     [
         *(pytest.param(name, TRAIN, marks=pytest.mark.slow) for name in ALGORITHMS),
-        pytest.param("dp-sgd-wor", FILES, marks=pytest.mark.slow),
+        *(pytest.param("dp-sgd-wor", (("replace", "before", each),), marks=pytest.mark.slow) for each in FILES),
         pytest.param("dp-sgd-wor", (*ROUND[1:3], *ROUND, *ENDED[:2]), marks=pytest.mark.programs),
     ],
 )
