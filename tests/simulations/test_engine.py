@@ -181,17 +181,6 @@ def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_
 KINDS = pytest.mark.parametrize("kind", ["shifted", "huge", "nan", "inf", "missing", "zero"])
 
 
-@KINDS
-@ASK
-def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
-    cohort = np.random.default_rng(1).permutation(500)[:301]
-    made, kept = (
-        InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
-        for kept in (False, True)
-    )
-    same(kept.ask(ask(cohort)), made.ask(ask(cohort)))
-
-
 REDUCTIONS = [
     pytest.param(ClippedSum(0.2, 301, None), marks=pytest.mark.slow),
     ClippedSum(0.2, 301, np.array([0.02, -0.01, 0.3])),
@@ -371,13 +360,6 @@ def test_threads_that_look_at_the_same_time_see_the_same_rows(held_in_blocks: No
     with ThreadPoolExecutor(8) as threads:
         seen = list(threads.map(rows.__getitem__, looks))
     assert all(np.array_equal(one, rows[look]) for one, look in zip(seen, looks, strict=True))
-
-
-def test_a_run_on_blocks_is_the_run_on_rows_bit_for_bit(request: Any) -> None:
-    held = model(InlineEngine(people()))
-    request.getfixturevalue("held_in_blocks")
-    assert np.array_equal(model(InlineEngine(people())), held)
-    assert np.linalg.norm(held) > 0
 
 
 def test_made_up_users_who_are_asked_often_are_kept_in_memory_and_change_no_bit(tmp_path, monkeypatch):

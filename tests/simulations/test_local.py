@@ -19,7 +19,7 @@ import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engine import processes as supervising
-from quoron.engine.choice import Service, from_spec, inline_or_ray
+from quoron.engine.choice import Service
 from quoron.federation import launch, programs
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.engine import specification
@@ -52,16 +52,6 @@ class TestOrders:
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
-
-
-def test_only_the_engine_service_has_clients_and_faults() -> None:
-    for name in ("inline", "ray", "flower"):
-        for key in ("clients=3", "slow=2"):
-            with pytest.raises(ConfigError, match="service clients"):
-                from_spec(f"{name}:{key}")
-    service = Service(clients=3, workers=2, slow=1)
-    with pytest.raises(ConfigError, match="inline or ray for training, got Service"):
-        inline_or_ray(service)
 
 
 def test_a_run_that_goes_on_has_the_clients_of_its_beginning(tmp_path: Path) -> None:

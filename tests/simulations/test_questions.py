@@ -201,28 +201,6 @@ def taking_rounds() -> list[str]:
     return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
 
 
-def budgeted() -> tuple[list[str], list[str]]:
-    """Those with a number of rounds, and those that do not take long."""
-    names = [name for name in taking_rounds() if name != "one-round-least-squares"]
-    return names, [name for name in names if name not in ("median-sgd", "outlier-gd")]
-
-
-@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", by_default(*budgeted()))
-def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
-    chosen = [*MANY[1:], "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
-    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
-        chosen.append("privacy.adjacency=zero-out")
-    if name == "median-sgd":
-        chosen += ["domain.kind=box", "loss.ridge=0.3"]
-    config, _ = sources.resolve("quickstart", chosen)
-    prepared = runs.prepare(config, Path.cwd(), alternatives=False)
-    plan = prepared.planned.plan
-    assert plan.cost.rounds == rounds
-    if plan.guarantee.trust_model != "none":
-        ALGORITHMS[name].verify(plan)
-
-
 @pytest.mark.parametrize(
     "name", by_default(taking_rounds(), sorted({*taking_rounds()} - {"accelerated-erm", "outlier-gd"}))
 )

@@ -1,6 +1,5 @@
 """Statistics, declarations and means: what is told, what it is charged, and that no row's value raises."""
 
-import doctest
 import importlib
 import json
 import math
@@ -14,10 +13,6 @@ import pandas as pd
 import pytest
 
 import quoron
-import quoron_client.randomisers as client_gaussian
-import quoron_client.randomisers as client_hadamard
-import quoron_client.randomisers as client_randomness
-import quoron_privacy.means.rotation as server_hadamard
 from committed import charges, limit
 from cover import by_default
 from quoron.cli.app import invoke
@@ -26,11 +21,9 @@ from quoron.releases.mean import PrivateMean, mean
 from quoron.releases.once import release_once, verify_gaussian
 from quoron.releases.statistics import statistics
 from quoron.training import lifetime
-from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import DominatingPair
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, NothingReleased, VerificationError
-from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.wording import ReleaseGuarantee
@@ -258,15 +251,6 @@ every = pytest.mark.parametrize("method", METHODS)
 
 def found(users=ROWS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
     return mean(users, epsilon=epsilon, delta=delta, **{"bound": 10.0, "spread": 0.3, "seed": 1, **keywords})
-
-
-@pytest.mark.parametrize(
-    "each",
-    [module, private_range, local, server_hadamard, client_gaussian, client_hadamard, client_randomness],
-    ids=lambda each: each.__name__,
-)
-def test_the_examples_of_the_pages_run(each):
-    assert doctest.testmod(each, extraglobs={"np": np}).failed == 0
 
 
 @every

@@ -1,7 +1,6 @@
 """A table of which nobody declared anything: what is bought of it, read off noisy answers, said and left out."""
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 import quoron
 from committed import charges
+from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, estimates_bounds, from_tree
@@ -335,23 +335,13 @@ def test_classes_that_are_numbers_are_said_to_be_classes(names, said):
     assert [said in line for line in found.missing] == [True] * bool(said)
 
 
-PEOPLE, FEATURES = 5_000, 4
+PEOPLE = 5_000
 
 
-def table(widest: float = 40.0) -> tuple[pd.DataFrame, tuple[Numeric, ...]]:
-    """Columns that fill a part of their declared ranges."""
-    draw = np.random.Generator(np.random.Philox(8))
-    names, numbers = [f"x{k}" for k in range(FEATURES - 1)], draw.normal(size=(2 * PEOPLE, FEATURES - 1))
-    ill = draw.random(2 * PEOPLE) < 1 / (1 + np.exp(-1.5 * numbers[:, 0] + numbers[:, 1]))
-    frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(PEOPLE), 2), ill=ill)
-    return frame, tuple(Numeric(name, -widest, widest) for name in names)
-
-
-@cache
-def careful(widest: float = 40.0) -> TablePopulation:
-    frame, features = table(widest)
-    rules = Encoding(features, label=Signs("ill"))
-    return from_table(frame, rules, user="who", loss=Logistic(), domain=L2Ball(3.0), test_fraction=0.0)
+def careful() -> TablePopulation:
+    """Users whose columns fill their declared ranges."""
+    rules = Encoding((Numeric("age", 0, 100), Numeric("dose", 0, 5)), label=Signs("ill"))
+    return from_table(patients(500), rules, user="who", loss=Logistic(), domain=L2Ball(3.0), test_fraction=0.0)
 
 
 def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:
@@ -365,7 +355,7 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
     free = problem(configured(), careful()).settled(wide=True)
     assert is_free(free.domain, free.feature_norm)
     assert domain_words(free) == "unbounded"
-    assert free.domain.project(np.full(FEATURES, 1e7)).tolist() == [1e7] * FEATURES
+    assert free.domain.project(np.full(3, 1e7)).tolist() == [1e7] * 3
     assert problem(configured(radius=30.0), replace(careful(), domain=L2Ball(30.0))).wide is None
     assert problem(configured(kind="box"), careful()).wide is None
     # A linear loss has its least at the end of the domain; it has none where there is no end.
