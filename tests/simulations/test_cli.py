@@ -208,7 +208,6 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
     assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
     for setting in (
         "run.seed=1",
-        "run.seed=1",
         "privacy.epsilon=2",
         "population.users=7",
         "algorithm.options.rounds=3",

@@ -26,6 +26,7 @@ from quoron.simulation import comparison
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Request, cell_rows, run_row
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.rounds import RoundEvent
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
 from small_run import TOML, Watched
@@ -71,11 +72,7 @@ def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(com
         assert row["rounds"] == np.mean([each["rounds"] for each in same])
     order = [(row["privacy.epsilon"], row["excess_risk"] or np.inf) for row in compared.cells]
     assert order == sorted(order)
-
-
-def test_the_data_frame_has_the_cells(compared: comparison.Comparison) -> None:
-    frame = compared.to_pandas()
-    assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
+    assert list(compared.to_pandas()["algorithm"]) == [row["algorithm"] for row in compared.cells]
 
 
 def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back: float = 0.0) -> Mapping[str, Any]:
@@ -141,8 +138,17 @@ def test_a_folder_of_something_else_is_left_alone(
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
 def test_progress_is_lines_or_bars_on_standard_error_or_nothing(form: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = comparison.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
+    finished = RoundEvent(
+        round=1, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
+        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
+        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
+    )  # fmt: skip
     with progress.Display(form) as shown:
         shown.planned(1)
+        shown.waiting("waiting for somebody")
+        shown.started(runs.prepare(CELLS["srgd"].config, Path()).planned.plan)
+        shown.round_finished(finished)
+        shown.finished(np.zeros(3))
         shown.ended(job, "failed", "its reason")
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -366,12 +366,6 @@ class TestTheIndex:
             opened(tmp_path / "d", "who")
         assert "u000" not in str(error.value)
 
-    def test_is_made_again_of_files_that_have_changed(self, tmp_path):
-        in_order(rows(60), tmp_path / "d")
-        opened(tmp_path / "d", "who")
-        (tmp_path / "d" / "part-002.parquet").unlink()
-        assert opened(tmp_path / "d", "who").users < 60
-
 
 class TestBadFiles:
     def items(self, folder: Path):

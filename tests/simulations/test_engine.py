@@ -181,6 +181,17 @@ def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_
 KINDS = pytest.mark.parametrize("kind", ["shifted", "huge", "nan", "inf", "missing", "zero"])
 
 
+@KINDS
+@ASK
+def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
+    cohort = np.random.default_rng(1).permutation(500)[:301]
+    made, kept = (
+        InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
+        for kept in (False, True)
+    )
+    same(kept.ask(ask(cohort)), made.ask(ask(cohort)))
+
+
 REDUCTIONS = [
     pytest.param(ClippedSum(0.2, 301, None), marks=pytest.mark.slow),
     ClippedSum(0.2, 301, np.array([0.02, -0.01, 0.3])),

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Pipe
@@ -164,12 +163,6 @@ class TestAClientThatFails:
         local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
         with local._ours, pytest.raises(RunError, match=r"does not start\. Client 3 has failed: no disk\."):
             local.ready()
-
-    def test_is_why_a_run_ends(self, tmp_path: Path) -> None:
-        local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
-        local._program = supervising.Program([sys.executable, "-c", ""], environment=os.environ)
-        with local._ours, local._program, pytest.raises(RunError, match=r"ended\. Client 3 has failed: no disk\."):
-            local.check()
 
     def test_keeps_nobody_from_stopping(self, tmp_path: Path) -> None:
         local = self.heard(tmp_path, {"failed": "Client 3 has failed: no disk."}, {"stopped": {"killed": []}})

@@ -1,7 +1,6 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,6 @@ from quoron.data import Outliers, Synthetic, from_table
 from quoron.data.synthetic import divergence, exponential
 from quoron.data.table import ExcessLoss, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
-from quoron.simulation.problem import setup
-from quoron.simulation.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Range, Signs, read_label
@@ -372,20 +369,6 @@ def test_exponential_is_within_a_billionth_and_ends_before_it_overflows():
     np.testing.assert_allclose(found, np.exp(points), rtol=1e-9)
     assert exponential(1e300) == exponential(700.0) < np.inf
     assert exponential(-1e300) == exponential(-700.0) > 0
-
-
-@pytest.fixture(scope="module")
-def late():
-    config, _ = resolve("flights", ["domain.radius=10"])
-    return setup(config, Path()).population
-
-
-@pytest.mark.slow
-def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousandths(late):
-    figures = late.test_metrics(late.optimum)
-    assert figures["auc"] >= 0.684
-    assert np.linalg.norm(late.optimum) < late.domain.radius
-    assert late.excess_risk(np.zeros(32)) > 0.18
 
 
 @pytest.fixture(scope="module")
