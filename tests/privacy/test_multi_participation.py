@@ -1,4 +1,4 @@
-"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers; audits: audits/noise.py."""
+"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers; audits elsewhere."""
 
 from dataclasses import replace
 from fractions import Fraction
