@@ -1,11 +1,14 @@
 """Thirty kills of one run, one after the other, over all it writes: of a real run what was committed stands to the bit,
 each round is released once and the run is charged once; a simulation comes to the bits of a run that nobody killed."""
 
+import gzip
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +36,10 @@ ROUND = (("spend", "before"), ("spend", "after"), ("commit", "before"), ("commit
 ENDED = (("finish", "before"), ("finish", "after"), ("replace", "before"), ("replace", "after"))
 TOLD = (("end", "before"), ("end", "after"))
 TRAIN = (*BEGUN, *ROUND * ROUNDS, *ENDED, *TOLD)
+FILES = range(1, 9)  # that a run puts in their places, one after the other
 SIMULATE = (*ENDED[2:], *BEGUN[2:], *ROUND * ROUNDS, *ENDED, *ENDED[3:], *ENDED[3:])
+Write = Callable[[pd.DataFrame, Path], None]
+Lives = tuple[tuple[str, str] | tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -62,15 +68,30 @@ class Scene:
         assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
 
 
-def scene(folder: Path, kind: str, algorithm: str) -> Scene:
+def csv(people: pd.DataFrame, path: Path) -> None:
+    people.to_csv(path, index=False)
+
+
+def packed(people: pd.DataFrame, path: Path) -> None:
+    path.write_bytes(gzip.compress(people.to_csv(index=False).encode("utf-16"), mtime=0))
+
+
+def parts(people: pd.DataFrame, path: Path) -> None:
+    path.mkdir()
+    for part in range(4):
+        people[part * USERS : (part + 1) * USERS].to_parquet(path / f"{part}.parquet")
+
+
+def scene(folder: Path, kind: str, algorithm: str, name: str = "people.csv", write: Write = csv) -> Scene:
     """A table, and what is to be done with it."""
     draw, rows = np.random.default_rng(3), 4 * USERS
     people = pd.DataFrame({"who": np.repeat(np.arange(USERS), 4), "age": draw.uniform(0, 100, rows)})
-    people["ill"] = draw.uniform(size=rows) < people.age / 100
-    people.to_csv(folder / "people.csv", index=False)
+    people["ill"] = (draw.uniform(size=rows) < people.age / 100).astype(int)
+    write(people, folder / name)
     options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items())
     (folder / "people.toml").write_text(
-        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
+        '[population]\nkind = "table"\nuser = "who"\nlabel = "ill"\n'
+        f'path = "{name}"\n'
         "columns.numeric = { age = [0, 100] }\n"
         f'[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[algorithm]\nname = "{algorithm}"\n[algorithm.options]\n{options}\n',
         encoding="utf-8",
@@ -85,13 +106,13 @@ def charges(folder: Path) -> list[str]:
         return [row["kind"] for row in kept.rows()]
 
 
-def killed_in_a_row(here: Scene, lives: tuple[tuple[str, str], ...]) -> None:
+def killed_in_a_row(here: Scene, lives: Lives) -> None:
     """After each kill all that any life before has committed is there, to the bit."""
     before = Committed()
-    for at, when in lives:
-        here.killed(at, when)
+    for moment in lives:
+        here.killed(*moment)
         now = committed(here.run)
-        assert now.goes_on_from(before), (at, when)
+        assert now.goes_on_from(before), moment
         before = now
     assert invoke(here.command()) == 0
     after = committed(here.run)
@@ -106,14 +127,16 @@ def killed_in_a_row(here: Scene, lives: tuple[tuple[str, str], ...]) -> None:
     ("algorithm", "lives"),
     [
         *(pytest.param(name, TRAIN, marks=pytest.mark.slow) for name in ALGORITHMS),
+        *(pytest.param("dp-sgd-wor", (("replace", "before", each),), marks=pytest.mark.slow) for each in FILES),
         pytest.param("dp-sgd-wor", (*ROUND[1:3], *ROUND, *ENDED[:2]), marks=pytest.mark.programs),
     ],
 )
 def test_a_table_s_run_that_is_killed_again_and_again_releases_each_round_once_for_one_charge(
-    algorithm: str, lives: tuple[tuple[str, str], ...], tmp_path: Path
+    algorithm: str, lives: Lives, tmp_path: Path
 ) -> None:
     here = scene(tmp_path, "train", algorithm)
     killed_in_a_row(here, lives)
+    assert not list(here.run.glob(".*.new"))
     assert charges(tmp_path) == ["charge", "release", "end"]
     first = (here.run / "model.json").read_bytes()
     assert invoke(here.command()) == 0
@@ -133,6 +156,30 @@ def test_a_simulation_that_is_killed_thirty_times_comes_to_the_bits_of_one_that_
     killed_in_a_row(here, SIMULATE)
     assert committed(here.run).model == committed(whole.run).model
     assert (here.run / "model.npz").read_bytes() == (whole.run / "model.npz").read_bytes()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("name", "write", "life"),
+    [
+        ("t.csv.gz", packed, ("encode", "before")),
+        ("t.csv", csv, ("encode", "after")),
+        ("folder", parts, ("encode", "after", 3)),
+        ("folder", parts, ("commit", "before", 2)),
+    ],
+)
+def test_a_run_that_is_killed_while_it_reads_goes_on_for_one_charge(
+    name: str, write: Write, life: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path))
+    here = scene(tmp_path, "train", "dp-sgd-wor", name, write)
+    here.killed(*life)
+    assert not (here.run / "model.json").exists()
+    assert invoke(here.command()) == 0
+    assert charges(tmp_path) == ["charge", "release", "end"]
+    assert [number for number, _, _ in committed(here.run).rounds] == list(range(ROUNDS))
+    assert quoron.load(here.run).promise is not None
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith((".", "quoron"))]  # nothing lies about
 
 
 def test_thirty_kills_are_thirty() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from audits.harness import Audit, Still, case, events, gaussian_ratio, ratios
+from privacy.references import Chosen
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import free_counts, private_range
@@ -239,16 +240,6 @@ def free_counts_audits():
             "the noise of zero-out under replace-one": case(pair="opposite gradients", factor=zero_out),
         },
     )
-
-
-class Chosen:
-    """A stream whose choices are known."""
-
-    def __init__(self, places):
-        self.places = iter(places)
-
-    def weighted_choice(self, weights_):
-        return next(self.places)
 
 
 def winsorised_audits():

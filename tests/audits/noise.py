@@ -8,11 +8,12 @@ from scipy import stats
 
 from audits.harness import Audit, case, events, ratios
 from papers.choquette_choo_lines import corollary_9
+from privacy.references import strategy_matrix
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
-from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise
+from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 
 
@@ -80,16 +81,6 @@ def gaussian_audits():
     )
 
 
-def strategy_matrix(name, rounds):
-    """C, by streaming the unit vectors."""
-    factors = factorise(name, rounds)
-    memory, rows = np.zeros((factors.slots, rounds)), []
-    for t in range(rounds):
-        rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
-        memory = factors.remember(t, memory, np.eye(rounds)[t])
-    return np.array(rows)
-
-
 def prefix_audits():
     """Zero-out neighbours, all that a user may give or nothing, among others who answer to what was released.
 
@@ -98,9 +89,9 @@ def prefix_audits():
     rounds, sensitivity, epsilon, delta = 8, 0.05, 1.0, 1e-2
     printed = PrefixNoise(rounds, sensitivity, corollary_9(sensitivity, rounds, 4.0, 2 * delta), "tree")
 
-    def honest(name="blt", rounds=rounds, epsilon=epsilon):
-        mu = gdp.mu_for(epsilon, delta, gaussians=rounds)
-        return PrefixNoise.for_mu(rounds=rounds, sensitivity=sensitivity, mu=mu, dimension=1, factorisation=name)
+    def honest(name="blt", rounds=rounds, epsilon=epsilon, **often):
+        mu, of = gdp.mu_for(epsilon, delta, gaussians=rounds), {"dimension": 1, "factorisation": name, **often}
+        return PrefixNoise.for_mu(rounds=rounds, sensitivity=sensitivity, mu=mu, **of)
 
     def world(own, number, noise=honest(), moments=(0,), source=lambda number: SeededNoise(31 + number)):  # noqa: B008
         """The sufficient statistic ⟨C[:, moments], C (w - g)⟩ of independent transcripts, one a coordinate."""
@@ -112,7 +103,7 @@ def prefix_audits():
                 new, state = noise.release(state, known + own * (t in moments), source(number))
                 left.append(new - sums - known)  # what an observer cannot explain by public values
                 sums = new
-            matrix = strategy_matrix(noise.factorisation, noise.rounds)
+            matrix = strategy_matrix(noise.factors, noise.rounds)
             return matrix[:, moments].sum(axis=1) @ (matrix @ np.array(left))
 
         return draw
@@ -139,6 +130,29 @@ def prefix_audits():
             "replacement where absence was planned": case(ends=(sensitivity, -sensitivity)),
             "a second participation": case(moments=(0, 1)),
             "the noise of corollary 9 as printed": case(noise=printed, claim=4.0),
+        },
+    )
+    twice = {name: honest(name, participations=2, separation=4) for name in ("banded", "blt")}
+    band, other = (honest(name, participations=4, separation=2) for name in ("banded", "blt"))
+
+    def of_one(noise):
+        """With the column norm of one participation."""
+        return replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
+
+    yield Audit(
+        "correlated noise, several times",
+        epsilon,
+        events(world, ends=(sensitivity, 0.0), delta=delta, draws=100_000),
+        {name: case(noise=noise, moments=(0, 4), least=0.6) for name, noise in twice.items()}
+        | {"four times, of a band of two": case(noise=band, moments=(0, 2, 4, 6))},
+        {f"the column norm of one, {name}": case(noise=of_one(noise), moments=(0, 4)) for name, noise in twice.items()}
+        | {f"planned for one, {name}": case(noise=honest(name), moments=(0, 4)) for name in twice}
+        | {f"more often, {name}": case(noise=noise, moments=(0, 2, 4, 6)) for name, noise in twice.items()}
+        | {
+            "sooner than planned": case(noise=band, moments=(0, 1, 2, 3), draws=200_000),
+            "columns taken for orthogonal": case(
+                noise=replace(other, scale=2 * of_one(other).scale), moments=(0, 2, 4, 6), draws=200_000
+            ),
         },
     )
 

@@ -1,9 +1,12 @@
 """What tests compare with, in closed form: costs of messages of one user, the longest rows of a μ, Laplace tails."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.gaussian import GaussianNoise
@@ -66,3 +69,22 @@ def worst_pair(eta, top):
     q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
     p = q * math.exp(top)
     return np.array([p, 1 - p]), np.array([q, 1 - q])
+
+
+def strategy_matrix(factors: Any, rounds: int) -> NDArray[np.float64]:
+    """C (rounds, rounds) of a factorisation, by streaming the unit vectors."""
+    memory, rows = np.zeros((factors.slots, rounds)), []
+    for t, unit in enumerate(np.eye(rounds)):
+        rows.append(factors.predict(t, memory) + unit)
+        memory = factors.remember(t, memory, unit)
+    return np.array(rows)
+
+
+class Chosen:
+    """A stream whose choices are known."""
+
+    def __init__(self, places: Iterable[int]) -> None:
+        self.places = iter(places)
+
+    def weighted_choice(self, _: object) -> int:
+        return next(self.places)

@@ -1,6 +1,5 @@
 """The mean that learns its radius: what it spends, how far a user moves a row, what it finds and at what error."""
 
-import doctest
 import math
 from itertools import accumulate
 
@@ -37,10 +36,6 @@ def found(values, bound=1000.0, mu=MU, seed=1, answered=None, **more) -> MeanEst
 def spent(released: MeanEstimate) -> float:
     """GDP parameter of everything released."""
     return gdp.compose(*(noise.effective_mu(size) for noise, size in released.noises))
-
-
-def test_the_examples_run():
-    assert doctest.testmod(adaptive_mean, extraglobs={"np": np}).failed == 0
 
 
 @given(

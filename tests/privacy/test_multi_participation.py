@@ -1,4 +1,4 @@
-"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers, and audited."""
+"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers; audits elsewhere."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -11,9 +11,8 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audits.harness import epsilon_lower_bound
 from cover import by_default
-from quoron_privacy.accounts import gdp
+from privacy.references import strategy_matrix
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix import noise as simulated
 from quoron_privacy.prefix.noise import PrefixNoise, factorise, sqrt_coefficients
@@ -79,16 +78,6 @@ def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
 NAMES = ["banded", "blt"]
 
 
-def strategy_matrix(name: str, rounds: int, participations: int, separation: int) -> np.ndarray:
-    """C, by streaming the unit vectors."""
-    factors = factorise(name, rounds, separation, participations)
-    memory, rows = np.zeros((factors.slots, rounds)), []
-    for t in range(rounds):
-        rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
-        memory = factors.remember(t, memory, np.eye(rounds)[t])
-    return np.array(rows)
-
-
 def patterns(rounds: int, participations: int, separation: int) -> list[tuple[int, ...]]:
     """All sets of at most so many rounds, any two so far apart."""
     return [
@@ -106,7 +95,7 @@ def patterns(rounds: int, participations: int, separation: int) -> list[tuple[in
 def test_the_norm_is_that_of_the_worst_pattern_with_the_worst_signs(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
-    c = strategy_matrix(name, rounds, participations, separation)
+    c = strategy_matrix(factorise(name, rounds, separation, participations), rounds)
     together = max(
         np.linalg.norm(c[:, list(chosen)].sum(axis=1)) for chosen in patterns(rounds, participations, separation)
     )
@@ -140,7 +129,7 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
         vector = draw.normal(size=3)
         change[at] = vector / np.linalg.norm(vector)
         at += separation + int(draw.integers(3))
-    moved = np.linalg.norm(strategy_matrix(name, rounds, participations, separation) @ change)
+    moved = np.linalg.norm(strategy_matrix(factorise(name, rounds, separation, participations), rounds) @ change)
     assert moved <= factorise(name, rounds, separation, participations).participation_norm(
         participations, separation
     ) * (1 + 1e-9)
@@ -211,72 +200,6 @@ def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu
     assert sqrt(square) * 2.0**-30 <= noise.effective_mu(d)
     if aligned:
         assert sqrt(square) * 2.0**-30 >= 2 * noise.column_norm / 0.7 - noise.effective_mu(d)
-
-
-DRAWS, ROUNDS, SENSITIVITY, EPSILON, DELTA = 100_000, 8, 0.05, 1.0, 1e-2
-
-
-def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoise:
-    return PrefixNoise.for_mu(
-        rounds=ROUNDS,
-        sensitivity=SENSITIVITY,
-        mu=gdp.mu_for(EPSILON, DELTA, gaussians=ROUNDS),
-        dimension=1,
-        factorisation=name,
-        participations=participations,
-        separation=separation,
-    )
-
-
-def audit(noise: PrefixNoise, mine: tuple[int, ...], *, draws: int = DRAWS) -> float:
-    """A user that gives all that it may in rounds `mine`, or nothing; wrong with probability at most 1e-8."""
-    matrix = strategy_matrix(noise.factorisation, ROUNDS, noise.participations, noise.separation)
-    away = matrix[:, list(mine)].sum(axis=1)
-
-    def world(own: float, seed: int):
-        def draw(draws: int) -> np.ndarray:
-            state, sums, left = noise.start(draws), np.zeros(draws), []
-            for t in range(ROUNDS):
-                known = np.sign(sums) * 3.0 + np.cos(sums / SENSITIVITY)  # others answer to what was released
-                new, state = noise.release(state, known + own * (t in mine), SeededNoise(seed))
-                left.append(new - sums - known)
-                sums = new
-            return np.asarray(away @ (matrix @ np.array(left)))
-
-        return draw
-
-    return epsilon_lower_bound(world(SENSITIVITY, 31), world(0.0, 32), delta=DELTA, draws=draws)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_user_who_comes_back_as_planned_never_costs_more_than_the_claimed_epsilon(name: str) -> None:
-    assert 0.6 < audit(honest(name), (0, 4)) <= EPSILON
-
-
-@pytest.mark.parametrize("name", ["banded", "blt"])
-def test_the_audit_catches_a_participation_more_often_than_planned(name: str) -> None:
-    assert audit(honest(name, 1, 1), (0, 4)) > EPSILON
-    assert audit(honest(name), (0, 2, 4, 6)) > EPSILON
-
-
-@pytest.mark.parametrize("name", ["banded", "blt"])
-def test_the_audit_catches_the_column_norm_of_one_participation(name: str) -> None:
-    noise = honest(name)
-    once = replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
-    assert audit(once, (0, 4)) > EPSILON
-
-
-def test_the_audit_catches_a_user_who_comes_back_sooner_than_planned() -> None:
-    """Four rounds in a row at the noise for four rounds two apart, of a band of two."""
-    noise = honest("banded", 4, 2)
-    assert audit(noise, (0, 2, 4, 6)) <= EPSILON
-    assert audit(noise, (0, 1, 2, 3), draws=2 * DRAWS) > EPSILON
-
-
-def test_the_audit_catches_columns_taken_for_orthogonal_that_are_not() -> None:
-    noise = honest("blt", 4, 2)
-    wrong = replace(noise, scale=noise.scale * 2 * noise.factors.column_norm / noise.column_norm)
-    assert audit(wrong, (0, 2, 4, 6), draws=2 * DRAWS) > EPSILON
 
 
 MANY_COHORTS = [(1000, 10, 100), (2000, 20, 100), (3000, 30, 100), (1200, 20, 60), (500, 5, 100)]

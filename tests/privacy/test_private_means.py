@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.special import log_ndtr
 
 from audits.harness import Still
-from privacy.references import worst_pair
+from privacy.references import Chosen, worst_pair
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import (
@@ -137,16 +137,6 @@ def test_leaving_a_user_out_of_every_bin_costs_half_the_bounded_range_and_moving
             moved = max(moved, math.log(max(ratios) / min(ratios)))
     assert left == pytest.approx(epsilon / 2, rel=1e-9)
     assert moved == pytest.approx(epsilon, rel=1e-9)
-
-
-class Chosen:
-    """Choices that are given."""
-
-    def __init__(self, places):
-        self.places = iter(places)
-
-    def weighted_choice(self, weights_):
-        return next(self.places)
 
 
 def box_mean(users, dimension, adjacency="replace-one", half_width=0.3):

@@ -208,7 +208,6 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
     assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
     for setting in (
         "run.seed=1",
-        "run.seed=1",
         "privacy.epsilon=2",
         "population.users=7",
         "algorithm.options.rounds=3",
@@ -248,12 +247,6 @@ def test_values_nested_too_deep_are_refused_in_a_sentence(name, tmp_path, capsys
         assert len(said) < 500
 
 
-def test_citation_cff_and_the_page_of_the_papers_are_what_algorithms_say() -> None:
-    assert generator.CITATION.read_text(encoding="utf-8") == generator.citation()
-    assert generator.BIBLIOGRAPHY.read_text(encoding="utf-8") == generator.bibliography()
-    assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
-
-
 def test_sources_of_algorithms_are_the_papers_of_the_bibliography_as_it_cites_them() -> None:
     sources = {source.key: source.short for name in ALGORITHMS for source in generator.sources(name)}
     assert sources == {key: generator.short(entry) for key, entry in generator.entries().items()}
@@ -282,15 +275,6 @@ def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.Captur
     assert summary["simulation_seed"] == 3
     assert printed.err == ""
     assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
-
-
-def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
-    capsys.readouterr()
-    (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
-    code, printed = failing(capsys, "resume", "mine")
-    assert code == 1
-    assert "mine/ledger.sqlite" in printed
 
 
 def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
@@ -423,12 +407,6 @@ def test_lists_are_shown_and_another_word_is_told_the_nearest(capsys: pytest.Cap
 
 
 SMALL = configs.parse(TOML)
-
-
-def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
-    run = quoron.simulate(SMALL, out="mine")
-    again = quoron.simulate(place / "mine" / "config.toml", out="again")
-    assert np.array_equal(run.weights, again.weights)
 
 
 def test_a_run_that_nobody_measures_has_the_same_bits_and_no_figures_of_data(place: Path) -> None:

@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +26,7 @@ from quoron.simulation import comparison
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Request, cell_rows, run_row
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.rounds import RoundEvent
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
 from small_run import TOML, Watched
@@ -74,11 +72,7 @@ def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(com
         assert row["rounds"] == np.mean([each["rounds"] for each in same])
     order = [(row["privacy.epsilon"], row["excess_risk"] or np.inf) for row in compared.cells]
     assert order == sorted(order)
-
-
-def test_the_data_frame_has_the_cells(compared: comparison.Comparison) -> None:
-    frame = compared.to_pandas()
-    assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
+    assert list(compared.to_pandas()["algorithm"]) == [row["algorithm"] for row in compared.cells]
 
 
 def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back: float = 0.0) -> Mapping[str, Any]:
@@ -144,8 +138,17 @@ def test_a_folder_of_something_else_is_left_alone(
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
 def test_progress_is_lines_or_bars_on_standard_error_or_nothing(form: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = comparison.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
+    finished = RoundEvent(
+        round=1, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
+        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
+        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
+    )  # fmt: skip
     with progress.Display(form) as shown:
         shown.planned(1)
+        shown.waiting("waiting for somebody")
+        shown.started(runs.prepare(CELLS["srgd"].config, Path()).planned.plan)
+        shown.round_finished(finished)
+        shown.finished(np.zeros(3))
         shown.ended(job, "failed", "its reason")
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -180,15 +183,14 @@ def test_a_winner_is_named_only_where_the_differences_of_all_seeds_part_from_zer
     assert comparison.best_words(rows) == "Least excess risk: srgd, 0.3, less than all others after 5 seeds."
     assert rows[1]["behind_low"] > 0
     assert rows[1]["low"] < rows[0]["high"]  # though the intervals of the two means overlap
-    rows = of_two(users, [each + change for each, change in zip(users, (0.1, -0.09, 0.05, -0.04, 0.01), strict=True)])
+    differences = [0.1, -0.09, 0.05, -0.04, 0.01]
+    rows = of_two(users, [each + change for each, change in zip(users, differences, strict=True)])
     assert comparison.best_words(rows).startswith(
         "No difference shown after 5 seeds between srgd (mean excess risk 0.3)"
     )
     assert (rows[1]["behind_low"] or 0.0) <= 0 < rows[1]["behind_high"]
-    differences = [0.1, -0.09, 0.05, -0.04, 0.01]
     low, high = stats.t.interval(0.95, 4, np.mean(differences), stats.sem(differences))
-    [_, row] = of_two(users, [each + change for each, change in zip(users, differences, strict=True)])
-    assert (row["behind_low"], row["behind_high"]) == (pytest.approx(low), pytest.approx(high))
+    assert (rows[1]["behind_low"], rows[1]["behind_high"]) == (pytest.approx(low), pytest.approx(high))
 
 
 @pytest.mark.programs
@@ -213,77 +215,12 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
     assert not any(Path(f"/proc/{number}").exists() for number in numbers)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
         simulating.stored(tmp_path)
-    watched = Watched()
-    complete = comparison.carry_out(
-        comparison.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)
-    )
-    assert watched.ends == [("recentred-sgd seed 1", "done")]
+    (done,) = tmp_path.glob("runs/*/summary.json")
+    written = done.stat().st_mtime_ns
+    complete = quoron.resume(tmp_path)
+    assert isinstance(complete, comparison.Comparison)
     assert [row["runs"] for row in complete.cells] == [2]
-
-
-@pytest.mark.programs
-def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path) -> None:
-    """SIGKILL of `quoron compare` at its first finished run: the worker sees its socket end; `resume` does the rest."""
-    folder = tmp_path / "cut"
-    settings = ["population.users=2000", "population.items_per_user=3", "population.dimension=3", "privacy.epsilon=8"]
-    command = [
-        sys.executable,
-        "-m",
-        "quoron",
-        "compare",
-        "--algorithms",
-        "recentred-sgd",
-        "--seeds",
-        "2",
-        "--engine",
-        "inline:workers=1",
-    ]
-    command += ["--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("run 1/2, recentred-sgd seed 0: done")
-    workers = [number for child in _children(process.pid) for number in (child, *_children(child))]
-    assert len(workers) == 1
-    process.kill()
-    process.communicate()
-    done = sorted(folder.glob("runs/*/summary.json"))
-    ended = threading.Event()
-    for pid in workers:
-        _when_gone(pid, ended)
-        assert ended.wait(120)
-    before = {path: path.stat().st_mtime_ns for path in done}
-    assert 1 <= len(done) <= 2
-    resumed = quoron.resume(folder)
-    assert isinstance(resumed, comparison.Comparison)
-    assert [row["runs"] for row in resumed.cells] == [2]
-    assert {path: path.stat().st_mtime_ns for path in done} == before
-
-
-def _children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for path in found for word in path.read_text().split()]
-
-
-def _when_gone(pid: int, ended: threading.Event) -> None:
-    """Set `ended` once a process that is not our child is gone."""
-    handle = None
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        ended.set()
-        return
-
-    def wait() -> None:
-        import select
-
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll()
-        os.close(handle)
-        ended.set()
-
-    ended.clear()
-    threading.Thread(target=wait, daemon=True).start()
+    assert done.stat().st_mtime_ns == written
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparison.Comparison, tmp_path: Path) -> None:

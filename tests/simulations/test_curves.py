@@ -12,7 +12,6 @@ from quoron.config import parse
 from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
 from quoron.training import estimated
-from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, UsageError
 from quoron_privacy.histograms.private_bounds import EstimatedBounds
 from quoron_server.algorithms.whitened import method
@@ -81,33 +80,6 @@ def test_shapes_add_up_to_the_score_and_are_drawn(people: pd.DataFrame, bent: An
     np.testing.assert_allclose(np.diff(model.decision_function(rows)), np.diff(scores), rtol=1e-4)
     figure = model.plot()
     assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 6
-
-
-@pytest.mark.slow
-def test_curves_and_products_without_evidence_cost_a_straight_truth_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two draws of 400 users the mean error is at most 2 % larger; with one prior for all it is more than 4 %."""
-    columns: dict[str, Any] = {"numeric": {f"x{place}": [0, 1] for place in range(6)}}
-    asked: dict[str, Any] = QUICK | {"epsilon": 4.0, "label": {"column": "y", "range": [-8, 8]}, "progress": False}
-
-    def larger(draw: int) -> float:
-        """Error of curves and products on other users over that of the linear model."""
-        rng = np.random.Generator(np.random.Philox(draw))
-        x = rng.random((2 * 1000, 6))
-        y = (x - 0.5) @ np.array([3, -2, 2, 1, -1, 0]) + rng.standard_normal(2000)
-        rows = pd.DataFrame(x, columns=[*columns["numeric"]]).assign(y=y, who=np.arange(2000) // 2)
-        errors = []
-        for bends in ({}, {"curves": 4, "pairs": 1}):
-            given: dict[str, Any] = {"columns": columns | bends, "seed": draw}
-            run = quoron.simulate(rows[:800], out=tmp_path / f"{len([*tmp_path.iterdir()])}", **given, **asked)
-            errors.append(float(np.sqrt(np.mean((run.model.predict(rows[800:]) - y[800:]) ** 2))))
-        return errors[1] / errors[0]
-
-    apart = np.mean([larger(draw) for draw in range(2)])
-    monkeypatch.setattr(Encoding, "groups", ())
-    together = np.mean([larger(draw) for draw in range(2)])
-    assert apart < 1.02 < 1.04 < together
 
 
 def test_labels_at_an_end_of_their_range_spoil_no_curves_of_columns_that_are_nearly_copies(

@@ -15,27 +15,23 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from moto.server import ThreadedMotoServer
 
 import quoron
 from cover import by_default
 from quoron.data import TablePopulation, index
 from quoron.data import population as on_disk
-from quoron.data.index import Index, RowSpan, opened
+from quoron.data.index import Index, opened
 from quoron.data.population import DatasetPopulation, ItemStore, from_dataset
 from quoron.data.table import from_table
 from quoron.engine import inline
 from quoron.engine.choice import Inline, ShardedEngine
 from quoron.engine.inline import InlineEngine
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.files import Files
-from quoron_client.data.items import ItemBatch
-from quoron_client.losses import Linear, Logistic
+from quoron_client.losses import Logistic
 from quoron_client.protocol.questions import MomentAndGradient, Question
 from quoron_privacy.errors import ConfigError, DataError, OtherVersion, RunError
 from row_files import RULES, Stop, Stopping, described, in_buckets, in_order, little, rows
@@ -89,45 +85,6 @@ def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path
     table = rows(len(who), most=1).set_column(0, "who", pa.array(who))
     ours, theirs = both(tmp_path / "d", in_order(table, tmp_path / "d"), test_fraction=0.0)
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
-
-
-@given(
-    values=st.lists(st.one_of(st.floats(), st.none()), min_size=1, max_size=30),
-    missing=st.sampled_from(["drop", "midpoint"]),
-    narrow=st.booleans(),
-    unit=st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
-    kind = pa.float32() if narrow else pa.float64()
-    with np.errstate(all="ignore"):
-        held = pa.array(values, pa.float64()).cast(kind, safe=False)
-    table = pa.table(
-        {"a": held, "n": range(len(values)), "c": ["u", "v"] * (len(values) // 2) + ["w"] * (len(values) % 2)}
-    )
-    rules = Encoding(
-        (Numeric("a", -3, 1e30), Categorical("c", ("v", "u")), Numeric("n", 1, 7)),
-        label=None,
-        missing=missing,
-        normalize=unit,
-    )
-    found, expected = placed(rules, table), fused.encoded(rules, table)
-    kept = expected.kept
-    np.testing.assert_array_equal(found.features, expected.features[kept])
-    np.testing.assert_array_equal(found.labels, expected.labels[kept])
-    loss = Logistic() if rules.label else Linear()
-    items = ItemBatch(found.features, found.labels, np.array([0, len(found.labels)]))
-    assert bounded(items, loss).features is items.features  # no row is out of bounds, nothing is enforced again
-
-
-def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
-    """The rows of a table that are kept, all of one user, as a store makes them."""
-    many = table.num_rows
-    buffer = on_disk.room_for(many, rules.dimension, weighted=rules.weight is not None)
-    span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
-    kept = int(on_disk._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
-    whole = buffer.part(0, kept)
-    return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 
 
 def test_keys_of_hive_partitions_are_columns(tmp_path):
@@ -207,22 +164,6 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     assert sum(read) == table.num_rows
     assert len(opened_chunks) > 10
     assert len(opened_chunks) == len(set(opened_chunks))
-
-
-def test_a_user_at_the_border_of_two_sorted_files_is_one(tmp_path):
-    table = in_order(rows(60, most=40), tmp_path / "d", files=9)
-    ours, theirs = both(tmp_path / "d", table)
-    assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
-
-
-def folder_and_file(tmp_path):
-    pq.write_table(in_buckets(rows(1200), tmp_path / "d"), tmp_path / "one.parquet")
-    return "d", "one.parquet"
-
-
-def test_questions_take_a_folder(tmp_path):
-    risks = [quoron.plan(described(tmp_path, path), risk="50%").advice for path in folder_and_file(tmp_path)]
-    assert risks[0] == risks[1]
 
 
 @pytest.mark.parametrize(
@@ -424,12 +365,6 @@ class TestTheIndex:
         ) as error:
             opened(tmp_path / "d", "who")
         assert "u000" not in str(error.value)
-
-    def test_is_made_again_of_files_that_have_changed(self, tmp_path):
-        in_order(rows(60), tmp_path / "d")
-        opened(tmp_path / "d", "who")
-        (tmp_path / "d" / "part-002.parquet").unlink()
-        assert opened(tmp_path / "d", "who").users < 60
 
 
 class TestBadFiles:

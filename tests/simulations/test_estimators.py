@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -282,14 +281,6 @@ def test_every_check_of_scikit_learn_passes(kind: Any) -> None:
     unusual = {each["check_name"] for each in found if each["status"] != "passed"}
     assert len(found) > 45
     assert unusual <= {*other, "check_array_api_input"}  # skipped, but where SCIPY_ARRAY_API is set
-
-
-def test_fits_in_parallel_are_all_charged_to_one_ledger(ledger: Path) -> None:
-    with joblib.parallel_config(backend="threading"):
-        asked = {"cv": GroupKFold(4), "n_jobs": 2, "params": {"groups": FEW}}
-        found = cross_val_predict(quick(), FEW_X, FEW_Y, groups=FEW, **asked)
-    assert found.shape == FEW_Y.shape
-    assert [each.epsilon for each in charges(ledger)] == [8.0] * 4
 
 
 @pytest.mark.slow

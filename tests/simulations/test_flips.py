@@ -16,8 +16,7 @@ import quoron
 from committed import limit
 from quoron.training import lifetime
 from quoron_privacy.errors import QuoronError
-from quoron_server.storage.ledger import Ledger
-from row_files import described, in_buckets, little, rows
+from row_files import Stop, Stopping, described, in_buckets, little, rows
 
 USERS = 120
 KINDS = {  # where the files of each kind are
@@ -51,17 +50,8 @@ class Scene:
         settings = ["algorithm.options.rounds=4"]
         limit(scene.at / "lifetime.sqlite", epsilon=40.0, delta=0.1)
         quoron.train(config, out=scene.at / "done", settings=settings)
-        commit = Ledger.commit
-
-        def breaking(self: Ledger, round_: int, *given: Any) -> None:
-            commit(self, round_, *given)
-            if round_ == 1:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(Ledger, "commit", breaking)
-        with pytest.raises(KeyboardInterrupt):
-            quoron.train(config, out=scene.at / "open", settings=settings)
-        monkeypatch.setattr(Ledger, "commit", commit)
+        with pytest.raises(Stop):
+            quoron.train(config, out=scene.at / "open", settings=settings, observers=[Stopping()])
         shutil.copytree(scene.at, scene.kept)
         scene.expected = {name: scene.read(name) for name in ("open", "done")}
         return scene

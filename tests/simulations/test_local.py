@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Pipe
@@ -19,7 +18,7 @@ import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engine import processes as supervising
-from quoron.engine.choice import Service, from_spec, inline_or_ray
+from quoron.engine.choice import Service
 from quoron.federation import launch, programs
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.engine import specification
@@ -52,16 +51,6 @@ class TestOrders:
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
-
-
-def test_only_the_engine_service_has_clients_and_faults() -> None:
-    for name in ("inline", "ray", "flower"):
-        for key in ("clients=3", "slow=2"):
-            with pytest.raises(ConfigError, match="service clients"):
-                from_spec(f"{name}:{key}")
-    service = Service(clients=3, workers=2, slow=1)
-    with pytest.raises(ConfigError, match="inline or ray for training, got Service"):
-        inline_or_ray(service)
 
 
 def test_a_run_that_goes_on_has_the_clients_of_its_beginning(tmp_path: Path) -> None:
@@ -174,12 +163,6 @@ class TestAClientThatFails:
         local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
         with local._ours, pytest.raises(RunError, match=r"does not start\. Client 3 has failed: no disk\."):
             local.ready()
-
-    def test_is_why_a_run_ends(self, tmp_path: Path) -> None:
-        local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
-        local._program = supervising.Program([sys.executable, "-c", ""], environment=os.environ)
-        with local._ours, local._program, pytest.raises(RunError, match=r"ended\. Client 3 has failed: no disk\."):
-            local.check()
 
     def test_keeps_nobody_from_stopping(self, tmp_path: Path) -> None:
         local = self.heard(tmp_path, {"failed": "Client 3 has failed: no disk."}, {"stopped": True})

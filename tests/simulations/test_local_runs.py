@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
-from federation.crowd import FEW, HANGS, items
+from federation.crowd import HANGS, items
 from operators import reaching
 from quoron.config import parse
 from quoron.engine.processors import free_ports
@@ -52,8 +52,6 @@ delta = 0.05
 name = "dp-sgd-wor"
 options = { rounds = 3 }
 """
-# Together they ask for gradients at one point and at two, local steps, second moments and local reports.
-FIVE = ("dp-sgd-wor", "tracking-srgd", "whitened-tracking", "phased-sgd", "local-model", "dp-ftrl")
 
 
 class Command:
@@ -231,38 +229,6 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         said(tmp_path, "local", "stop", *where)
 
 
-@pytest.mark.slow
-def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connected(tmp_path: Path) -> None:
-    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2)]
-    made = MADE_UP.replace("epsilon = 15.0\ndelta = 0.05", "epsilon = 3.0\ndelta = 1e-5")
-    made = made.replace("users = 12", "users = 12\nsilos = [3, 4, 5]")
-    (tmp_path / "run.toml").write_text(
-        made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
-    )
-    where, record = ["--folder", place.path], place.client(2) / "record.sqlite"
-    operator = reaching(coordinator=ports[1], token_file=place.operator / "token", authority=place.authority)
-    theirs = ["--state", record, "--data", place.client(2) / "items.parquet", "--user", "person"]
-    try:
-        said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
-        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
-        ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5]
-        ask += ["--set", "privacy.min_cohort=none"]
-        for run in ("first", "second"):
-            said(tmp_path, *operator, *ask, "--run", run)
-            assert "complete" in said(tmp_path, *operator, "watch", run)
-            if run == "first":
-                spent = json.loads(said(tmp_path, "admin", "silo", "show", *theirs, "--json"))
-                told = said(tmp_path, "admin", "silo", "forget", "person-0000004", *theirs[:2], "--yes")
-        after = json.loads(said(tmp_path, "admin", "silo", "show", *theirs, "--json"))
-    finally:
-        said(tmp_path, "local", "stop", *where)
-    assert told.startswith("person-0000004 has left")
-    assert [each["epsilon"] for each in spent] == [3.0] * 4
-    gone = after.pop(1)
-    assert (gone["epsilon"], gone["left"] is None, gone["name"]) == (3.0, False, "person-0000004")
-    assert [(each["epsilon"], each["left"]) for each in after] == [(6.0, None)] * 3
-
-
 @programs
 def test_one_that_listens_on_another_address_of_loopback_has_its_clients(tmp_path: Path) -> None:
     place, ports = Folder(tmp_path / "f"), [f"[::1]:{free_ports(1)[0]}" for _ in range(2)]
@@ -286,18 +252,6 @@ def said(place: Path, *words: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FIVE)
-def test_every_kind_of_question_has_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
-    users, options = FEW[name]
-    given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
-    text = MADE_UP.replace("users = 12", f"users = {users}").replace("dp-sgd-wor", name)
-    text = text.replace("delta = 0.05", "delta = 0.1").replace("options = { rounds = 3 }", f"options = {{ {given} }}")
-    with command(tmp_path, *ordered(tmp_path, text, "service:workers=4")) as simulation:
-        simulation.done()
-    np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
 
 
 @pytest.mark.parametrize("kills", [pytest.param(4, marks=programs), pytest.param(40, marks=pytest.mark.slow)])

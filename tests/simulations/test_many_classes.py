@@ -1,9 +1,7 @@
 """Losses from a table to a model: three classes, slopes that jump, uneven columns, and what a risk means."""
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,25 +11,11 @@ import pytest
 from scipy.optimize import minimize
 
 import quoron
-from one_answer import answer_from_wire
-from quoron import config as configs
 from quoron.data import from_table
 from quoron.data.table import ExcessLoss, TrainingObjective
-from quoron.engine.inline import InlineEngine
-from quoron.federation.submission import specify
-from quoron_client import Answers, L2Ball, Question, make_loss
+from quoron_client import L2Ball, make_loss
 from quoron_client.data.encoding import Classes, Encoding
 from quoron_client.data.features import Numeric
-from quoron_client.federation.client_state import ClientState
-from quoron_client.federation.config import Owner
-from quoron_client.federation.work import Worker
-from quoron_client.protocol.wire import question_to_wire
-from quoron_privacy.noise.streams import SeededNoise
-from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.rounds import run
-from quoron_server.specification import RunSpecification, describe, make_plan
-from quoron_server.storage.ledger import Ledger
 
 USERS, ITEMS = 3000, 4
 MANY = {"local-model": 8_000}  # users that it needs
@@ -170,84 +154,3 @@ def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges
     for width, expected in ((1.0, False), (1000.0, True)):
         warnings = trained(width, "tracking-srgd").summary.warnings
         assert any("the pilot could not make the columns even" in each for each in warnings) == expected
-
-
-SEED = 7
-
-
-CONFIG = """
-[population]
-kind = "table"
-items_per_user = 4
-path = "mine.csv"
-user = "who"
-label = { column = "kind", classes = [0, 1, 2] }
-columns.numeric = { a = [-1, 1], b = [-1, 1] }
-[privacy]
-trust_model = "central-release"
-epsilon = 15.0
-delta = 0.1
-[algorithm]
-"""
-
-
-class Workers:
-    """An engine of clients as a federation runs them, each with its own file and record, called one after the other."""
-
-    def __init__(self, folder: Path, wanted: RunSpecification) -> None:
-        self.run, (self.plan) = wanted.run, make_plan(wanted)
-        table, self.workers = frame(wanted.problem.users).drop(columns="who"), []
-        text = json.dumps(describe(wanted, self.plan))
-        for user in range(wanted.problem.users):
-            path = folder / f"{user}.csv"
-            table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
-            owner = Owner(
-                data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
-                accept_trust_models=("central-broadcast", "central-release", "local"), simulation_seed=SEED,
-            )  # fmt: skip
-            worker = Worker(owner, ClientState(owner.record, epsilon=100.0, delta=1.0))
-            assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
-            self.workers.append(worker)
-
-    def ask(self, question: Question) -> Answers:
-        """One row a user."""
-        rows, shape = [], question.task.answer_shape(self.plan.problem.dimension)
-        for slot, user in enumerate(question.cohort):
-            message = question_to_wire(question, slot, run=self.run, user=int(user), seconds=60)
-            sent = pb.Answer.FromString(self.workers[user].reply(message))
-            rows.append(answer_from_wire(sent, shape))
-        return Answers(np.array([values for values, _ in rows]), np.array([status for _, status in rows], np.uint8))
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.record.close()
-
-
-def specified(algorithm, *settings, users=20, **changes):
-    given = [*SOFTMAX[1:], "privacy.allow_large_delta=true", f"algorithm.name={algorithm}", *settings]
-    wanted, _ = specify(configs.parse(CONFIG, settings=given), run="trial", users=users, seconds=60)
-    return wanted.model_copy(update={"simulation": True, "simulation_seed": SEED} | changes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algorithm", "users", "settings"),
-    [
-        ("tracking-srgd", 100, ("algorithm.options.rounds=12",)),
-        pytest.param("phased-sgd", 20, ("algorithm.options.cohort_size=2",), marks=pytest.mark.slow),
-    ],
-)
-def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
-    wanted = specified(algorithm, "privacy.min_cohort='none'", *settings, users=users)
-    plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
-    population = crowd(users, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
-    for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):
-        noise = SeededNoise(wanted.simulation_seed)
-        path = tmp_path / f"ledger-{number}.sqlite"
-        with Ledger.create(path, plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
-            made = ALGORITHMS[algorithm].make(plan)
-            models.append(run(made, engine, ledger, noise, simulation=True))
-    workers.close()
-    assert models[0].shape == (9,)
-    assert models[0].any()
-    assert models[0].tobytes() == models[1].tobytes()

@@ -119,14 +119,6 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 NAMES = ("a  b", "[ c", "d ]", " e ", "tab\t", "line\nbreak", "ü", '"', "\\", "{", "}, [ ]", "\u2028")
 
 
-def test_whatever_names_hold_a_saved_model_comes_back_the_same(tmp_path):
-    encoding = Encoding((Categorical(" ill  at [ ] {", NAMES),), label=read_label("  y", classes=NAMES[:2]))
-    made = Model(np.arange(len(encoding.names), dtype=np.float64), encoding, make_loss("logistic"), None)
-    made.save(tmp_path / "model.json")
-    again = quoron.load(tmp_path / "model.json")
-    assert again.encoding == made.encoding
-
-
 def model_file() -> dict[str, Any]:
     """What a good file says."""
     return dict(json.loads(written().as_text()))
@@ -189,12 +181,9 @@ OPTIONAL = (
 HOSTILE = {
     "nothing": b"",
     "a list": b"[]",
-    "a number": b"1",
-    "null": b"null",
     "no UTF-8": b"\xff\xfe",
     "UTF-16": json.dumps({"format": models.FORMAT}).encode("utf-16"),
     "a byte order mark": b"\xef\xbb\xbf{}",
-    "zeros": bytes(1000),
     "cut short": json.dumps(model_file()).encode()[:-20],
     "something behind": json.dumps(model_file()).encode() + b"{}",
     "deep lists": deep(100_000).encode(),
@@ -214,7 +203,6 @@ HOSTILE = {
     "half a character": raw('"made": "2026', '"made": "\ud8002026'),
     "another version": raw(models.FORMAT, "quoron model 1"),
     "another guarantee": raw('"epsilon": 1.0', '"epsilon": 0.1'),
-    "another plan": raw("0" * 64, "1" * 64),
     "another weight": raw('"weights": [0.5', '"weights": [0.25'),
     "no digest": without("digest"),
     "a digest of nothing": json.dumps(model_file() | {"digest": None}).encode(),
@@ -404,6 +392,7 @@ def test_whatever_nothing_is_proved_of_is_refused_by_name(words, why, tmp_path):
         model(read_label("r2", positive="Y"), missing="midpoint"),
         model(read_label("cost", range=(0, 9)), make_loss("huber", threshold=0.5)),
         model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9),)),
+        model(read_label("  y", classes=NAMES[:2]), features=(Categorical(" ill  at [ ] {", NAMES),)),
     ],
 )
 def test_a_saved_model_comes_back_the_same(made, tmp_path):

@@ -1,16 +1,12 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
-import math
-import runpy
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -19,8 +15,6 @@ from quoron.data import Outliers, Synthetic, from_table
 from quoron.data.synthetic import divergence, exponential
 from quoron.data.table import ExcessLoss, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
-from quoron.simulation.problem import setup
-from quoron.simulation.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Range, Signs, read_label
@@ -80,15 +74,6 @@ class TestItems:
 
 class TestLaw:
     """Each statistical check has a false alarm below 1e-6."""
-
-    def test_logistic_labels_follow_the_sigmoid_of_the_score(self):
-        crowd = population(users=100_000, signal_norm=3.0, domain=L2Ball(5.0))
-        batch = crowd.items(np.arange(100_000))
-        chances = expit(batch.features.astype(np.float64) @ crowd.signal)
-        for low in np.arange(0, 1, 0.1):
-            here = (chances >= low) & (chances < low + 0.1)
-            apart = np.sum((batch.labels[here] > 0) - chances[here])
-            assert abs(apart) < 5.5 * np.sqrt(np.sum(chances[here] * (1 - chances[here])) + 1)
 
     @pytest.mark.parametrize(
         ("family", "changes"),
@@ -378,57 +363,12 @@ def test_streams_drawn_together_are_those_drawn_one_by_one(fill):
     assert together[-1] == 7
 
 
-class TestStatisticalSoundness:
-    """Fixed seeds; each check would fail a sound generator with probability below 1e-7."""
-
-    draws = staticmethod(lambda: normals(seed=11, purpose=1, user=5, count=1_000_000).astype(np.float64))
-
-    def test_law_is_normal_also_in_the_tails(self):
-        x = self.draws()
-        assert stats.kstest(x, "norm").pvalue > 1e-8
-        for level in (2.0, 3.0, 4.0):
-            expected = len(x) * stats.norm.sf(level)
-            for beyond in (np.sum(x > level), np.sum(x < -level)):
-                assert abs(beyond - expected) < 6 * np.sqrt(expected) + 3
-        assert np.abs(x).max() < 6.8
-
-    def test_neighbours_within_and_across_users_are_uncorrelated(self):
-        x = self.draws()
-        for lag in (1, 2, 3, 4, 10, 500):
-            assert abs(np.mean(x[:-lag] * x[lag:])) * np.sqrt(len(x)) < 5.6
-            assert abs(np.mean((x[:-lag] ** 2 - 1) * (x[lag:] ** 2 - 1))) * np.sqrt(len(x)) / 2 < 5.6
-        users = np.array([normals(seed=11, purpose=1, user=user, count=8) for user in range(5_000)], np.float64)
-        across = users[:-1] * users[1:]
-        assert abs(across.mean()) * np.sqrt(across.size) < 5.6
-
-
 def test_exponential_is_within_a_billionth_and_ends_before_it_overflows():
     points = np.concatenate([np.linspace(-700, 700, 20_001), np.random.default_rng(0).uniform(-5, 5, 20_000), [0.0]])
     found = np.array([exponential(x) for x in points])
     np.testing.assert_allclose(found, np.exp(points), rtol=1e-9)
     assert exponential(1e300) == exponential(700.0) < np.inf
     assert exponential(-1e300) == exponential(-700.0) > 0
-
-
-@pytest.fixture(scope="module")
-def late():
-    config, _ = resolve("flights", ["domain.radius=10"])
-    return setup(config, Path()).population
-
-
-def test_every_row_has_norm_one_and_the_vocabulary_is_not_read_from_data(late):
-    norms = np.linalg.norm(late.training.features.astype(np.float64), axis=1)
-    assert norms.max() <= 1.0
-    assert norms.min() > 1 - 1e-6
-    assert late.knowledge.assumptions == ()
-
-
-@pytest.mark.slow
-def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousandths(late):
-    figures = late.test_metrics(late.optimum)
-    assert figures["auc"] >= 0.684
-    assert np.linalg.norm(late.optimum) < late.domain.radius
-    assert late.excess_risk(np.zeros(32)) > 0.18
 
 
 @pytest.fixture(scope="module")
@@ -554,57 +494,3 @@ class TestRemarks:
         found = remarks(frame)
         assert len(found) == 3
         assert "10 % of the users have no row that can be used" in found[0]
-
-
-LINF = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "linf.py"))
-hardest_spread, lower_bound = LINF["hardest_spread"], LINF["lower_bound"]
-
-
-def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
-    """Exact mean excess risk, d = 1, A = D = 1, of the sign of the sum, told wrongly with chance `flip`; ties say 0."""
-
-    def given(mean: float) -> float:
-        heads = np.arange(coins + 1)
-        chances = stats.binom.pmf(heads, coins, (1 + mean) / 2)
-        value = (1 - 2 * flip) * np.sign(2 * heads - coins)
-        return abs(mean) - mean * float(chances @ value)
-
-    return float(integrate.quad(given, 0, spread)[0] / spread)
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
-def test_randomised_response_does_not_beat_the_bound_with_privacy(epsilon) -> None:
-    # n users tell the sign of their one coin's majority with ε-DP as a whole: the sign of the sum, flipped.
-    flip = 1 / (1 + math.exp(epsilon))
-    for coins in (1, 3, 9):
-        sizes = {"users": 1, "items_per_user": coins, "dimension": 1}
-        for spread in (0.05, 0.2, 0.6, hardest_spread(**sizes, epsilon=epsilon, delta=1e-9)):
-            found = lower_bound(**sizes, epsilon=epsilon, delta=0.0, spread=spread)
-            assert found <= best_risk(coins, spread, flip)
-
-
-def test_the_bound_has_the_rates_of_theorem_23() -> None:
-    def hardest(n: int, m: int, d: int, epsilon: float) -> float:
-        sizes = {"users": n, "items_per_user": m, "dimension": d}
-        spread = hardest_spread(**sizes, epsilon=epsilon, delta=1e-15)
-        return lower_bound(**sizes, epsilon=epsilon, delta=1e-15, spread=spread)
-
-    few = hardest(1000, 10, 10_000, 0.1)  # d^1.5 / (n ε √m)
-    assert few / hardest(2000, 10, 10_000, 0.1) == pytest.approx(2, rel=0.03)
-    assert few / hardest(1000, 10, 2_500, 0.1) == pytest.approx(8, rel=0.03)
-    assert few / hardest(1000, 40, 10_000, 0.1) == pytest.approx(2, rel=0.03)
-    assert few / hardest(1000, 10, 10_000, 0.2) == pytest.approx(2, rel=0.03)
-    many = hardest(10**6, 10, 16, 1.0)  # d / √(nm)
-    assert many / hardest(4 * 10**6, 10, 16, 1.0) == pytest.approx(2, rel=0.03)
-    assert many == pytest.approx(0.171 * 16 / math.sqrt(10**7), rel=0.03)
-
-
-@pytest.mark.parametrize("coins", [1, 2, 5, 40, 400])
-@pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
-def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_close(coins, share) -> None:
-    spread = min(0.9, share * hardest_spread(users=coins, items_per_user=1, dimension=1, epsilon=50.0, delta=1e-9))
-    bound = lower_bound(users=coins, items_per_user=1, dimension=1, epsilon=math.inf, delta=0.0, spread=spread)
-    best = best_risk(coins, spread)
-    assert bound <= best
-    if share == 1.0:
-        assert best < 2.2 * bound

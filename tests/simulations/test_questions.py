@@ -16,7 +16,7 @@ from cover import by_default
 from problems import changed, small
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.planning.plans import Plan, RoundsCurve, choose, required_size, smallest
+from quoron.planning.plans import RoundsCurve, choose, required_size, smallest
 from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron.simulation.problem import setup
@@ -97,43 +97,6 @@ def test_the_command_line_answers_people_and_programs(
 
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
-TINY = """
-[population]
-users = 600
-items_per_user = 4
-dimension = 3
-signal_norm = 1.0
-
-[domain]
-radius = 2.0
-
-[problem]
-user_smoothness = "isotropic"
-
-[privacy]
-epsilon = 8.0
-delta = 1e-5
-
-[algorithm]
-name = "one-pass-dp-sgd"
-"""
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    (tmp_path / "tiny.toml").write_text(TINY)
-    return tmp_path
-
-
-def planned(*settings: str, compare: bool = False) -> Plan:
-    """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
-    config, _ = sources.resolve("tiny.toml", settings)
-    alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}
-    return choose(config, setup(config, Path.cwd()).problem, compare=compare, algorithms=alone)
-
-
 positive = st.floats(1e-9, 1e3, allow_nan=False)
 
 
@@ -188,39 +151,20 @@ def test_automatic_choice_keeps_a_limit_on_rounds_and_more_rounds_never_leave_mo
     assert bounds == sorted(bounds, reverse=True)
 
 
-def test_a_limit_on_rounds_beside_exactly_so_many_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"Expected budget.rounds \(exactly so many\) or budget.max_rounds \(at most\)"
-    ):
-        planned("budget.rounds=9", "budget.max_rounds=24")
-    with pytest.raises(BudgetExceeded, match=r"Expected max_rounds <= 4 \(budget.max_rounds\), got 5"):
-        planned("budget.max_rounds=4", "algorithm.options={ rounds = 5 }")
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        (["budget.rounds=8", "budget.max_rounds=24"], ConfigError, r"rounds \(exactly so many\) or .* \(at most\)"),
+        (["budget.max_rounds=4"], BudgetExceeded, r"Expected max_rounds <= 4 \(budget.max_rounds\), got 8"),
+    ],
+)
+def test_a_limit_on_rounds_beside_exactly_so_many_is_refused(settings: list[str], error: Any, said: str) -> None:
+    with pytest.raises(error, match=said):
+        quoron.plan(configs.parse(TOML, settings=settings))
 
 
 def taking_rounds() -> list[str]:
     return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
-
-
-def budgeted() -> tuple[list[str], list[str]]:
-    """Those with a number of rounds, and those that do not take long."""
-    names = [name for name in taking_rounds() if name != "one-round-least-squares"]
-    return names, [name for name in names if name not in ("median-sgd", "outlier-gd")]
-
-
-@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", by_default(*budgeted()))
-def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
-    chosen = [*MANY[1:], "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
-    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
-        chosen.append("privacy.adjacency=zero-out")
-    if name == "median-sgd":
-        chosen += ["domain.kind=box", "loss.ridge=0.3"]
-    config, _ = sources.resolve("quickstart", chosen)
-    prepared = runs.prepare(config, Path.cwd(), alternatives=False)
-    plan = prepared.planned.plan
-    assert plan.cost.rounds == rounds
-    if plan.guarantee.trust_model != "none":
-        ALGORITHMS[name].verify(plan)
 
 
 @pytest.mark.parametrize(

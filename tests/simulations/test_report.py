@@ -20,7 +20,6 @@ from scipy.stats import norm
 import quoron
 from committed import charges
 from pages import Page, check_loads_nothing
-from quoron import config as configs
 from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.federation.control import words
@@ -28,16 +27,13 @@ from quoron.reports import page as parts
 from quoron.reports import pages
 from quoron.reports.pages import ALARMS, Odds, rounded_up
 from quoron.reports.summary import Summary
-from quoron.reports.terminal import Display, Terminal
+from quoron.reports.terminal import Terminal
 from quoron.results import percent
 from quoron.run_folder import RunFolder
-from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
 from quoron_client.federation.session import _printable
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, RunError, printable
-from quoron_server.rounds import RoundEvent
-from small_run import TOML
 from summaries import EXAMPLE
 
 SUMMARY = Summary(**EXAMPLE)
@@ -200,28 +196,6 @@ def test_columns_named_as_identifiers_are_features_only_where_they_are_declared(
     people[["who", "visit_id", "ill"]].to_parquet("only.parquet")
     with pytest.raises(ConfigError, match=r"Expected features, got none. Column 'visit_id' is left out"):
         quoron.train("only.parquet", **said)
-
-
-PLAN = runs.prepare(configs.parse(TOML), Path()).planned.plan
-
-
-def finished(round_: int) -> RoundEvent:
-    return RoundEvent(
-        round=round_, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
-        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
-        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
-def test_no_form_of_progress_writes_to_standard_output(form: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(form) as shown:
-        shown.waiting("waiting for somebody")
-        shown.started(PLAN)
-        for round_ in range(20):
-            shown.round_finished(finished(round_))
-        shown.finished(np.zeros(3))
-    assert capsys.readouterr().out == ""
 
 
 MOVING = "age\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\udc80"

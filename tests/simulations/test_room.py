@@ -28,7 +28,6 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server import rounds
-from quoron_server.rounds import Observer, RoundEvent
 
 MOST = 3
 
@@ -48,13 +47,6 @@ def shuffled() -> pa.Table:
     """Rows of users of whom many have more than MOST, in no order."""
     people = row_files.rows(200)
     return people.take(pa.array(np.random.Generator(np.random.Philox(7)).permutation(people.num_rows)))
-
-
-class Interrupting(Observer):
-    """Ends a run after its first round."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        raise KeyboardInterrupt
 
 
 class TestTheFirstRows:
@@ -146,8 +138,8 @@ class TestMemory:
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=PHASED)})
         folder = claim(config, "trial")
-        with pytest.raises(KeyboardInterrupt):
-            run.carry_out(run.prepare(config, tmp_path, name="trial"), folder, [Interrupting()])
+        with pytest.raises(row_files.Stop):
+            run.carry_out(run.prepare(config, tmp_path, name="trial"), folder, [row_files.Stopping()])
         monkeypatch.setattr(memory, "free_memory", lambda: 0)
         prepared = run.prepare(config, tmp_path, name="trial", folder=folder)
         run.carry_out(prepared, folder)

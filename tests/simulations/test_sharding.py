@@ -270,12 +270,15 @@ def test_choices_that_make_no_sense_are_refused():
         ("flower:workers=2", "got 'workers=2'.*inline workers"),
         ("inline:workers=0", "workers to be an integer >= 1"),
         ("inline:nodes=5", "engine inline KEY=VALUE of workers, got 'nodes=5'.*flower nodes"),
+        ("ray:clients=3", "service clients"),
+        ("flower:slow=2", "service clients"),
         ("spark", "inline, ray, flower or service, got 'spark'"),
     ):
         with pytest.raises(ConfigError, match=words):
             from_spec(given)
-    with pytest.raises(ConfigError, match="engine inline or ray for training"):
-        quoron.train("storms", engine="flower")
+    for engine, got in (("flower", "Flower"), (Service(clients=3), "Service")):
+        with pytest.raises(ConfigError, match=f"engine inline or ray for training, got {got}"):
+            quoron.train("storms", engine=engine)
 
 
 KILLER = textwrap.dedent(

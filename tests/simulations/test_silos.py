@@ -181,15 +181,6 @@ class TestSubmissions:
             RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))
 
 
-def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> None:
-    few, many = write_hospitals(tmp_path / "few", hospitals=2), write_hospitals(tmp_path / "many", hospitals=4)
-    assert [path.name for path in few] == ["hospital-1.parquet", "hospital-2.parquet", "run.toml"]
-    assert few[1].read_bytes() == many[1].read_bytes()
-    assert few[0].read_bytes() != few[1].read_bytes()
-    other = write_hospitals(tmp_path / "other", hospitals=2, seed=1)
-    assert few[0].read_bytes() != other[0].read_bytes()
-
-
 def test_the_example_is_a_run_that_learns_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_hospitals(Path("trial"))

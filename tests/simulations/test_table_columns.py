@@ -34,8 +34,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.serial import dumps
 
-DOORS = ("train", "simulate", "compare", "plan")
-COMMANDS = ("train", "simulate", "compare", "plan")
+DOORS = ("train", "simulate", "compare", "plan")  # in Python, and commands
 
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
@@ -76,7 +75,7 @@ def test_columns_are_a_plain_mapping_and_a_section_of_toml(tmp_path: Path) -> No
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", DOORS)
 def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     command = typer.main.get_command(app)
     assert isinstance(command, click.Group)

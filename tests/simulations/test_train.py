@@ -1,12 +1,8 @@
 """`quoron train`: charged before it looks, secret noise, one release a round after any kill, nothing private left."""
 
-import gzip
 import json
 import os
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,10 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import dying
 import quoron
-from committed import charges, committed, limit
-from dying import Moment
+from committed import charges, limit
 from patients import COLUMNS, patients
 from quoron.cli.app import invoke
 from quoron.data.users import Declared
@@ -34,9 +28,11 @@ from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, StartedNoise
+from quoron_server.rounds import Observer
 from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
+from row_files import Stop, Stopping
 
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 
@@ -44,49 +40,6 @@ QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": [
 @pytest.fixture
 def people() -> pd.DataFrame:
     return patients(300, rows=4)
-
-
-TABLE = """
-[population]
-kind = "table"
-path = "{path}"
-user = "who"
-label = "ill"
-columns.numeric = {{ age = [0, 100], dose = [0, 5] }}
-[privacy]
-epsilon = 8.0
-delta = 1e-5
-[algorithm]
-name = "dp-sgd-wor"
-options = {{ rounds = 3 }}
-"""
-
-
-def command_on(name: str, folder: Path) -> list[str]:
-    """Train on a table of this folder, in `run`, for a lifetime account of its own."""
-    (folder / "people.toml").write_text(TABLE.format(path=name), encoding="utf-8")
-    place = ["--out", str(folder / "run"), "--set", f"train.ledger={folder / 'life.sqlite'}"]
-    return ["--quiet", "train", str(folder / "people.toml"), *place]
-
-
-def killed(moment: Moment, command: list[str]) -> None:
-    done = subprocess.run(dying.words(moment, "quoron", *command), capture_output=True, timeout=600)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-
-
-def interrupted(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its second round."""
-    commit = Ledger.commit
-
-    def breaking(self: Ledger, round_: int, *given: Any) -> None:
-        if round_ == 1:
-            raise KeyboardInterrupt
-        commit(self, round_, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", breaking)
-        with pytest.raises(KeyboardInterrupt):
-            work()
 
 
 def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
@@ -145,9 +98,10 @@ def test_what_is_private_has_mode_0600_while_open_and_is_erased_at_the_end(peopl
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and key in path.read_bytes()]
 
 
-def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, ledger, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, ledger, tmp_path):
     whole = train(people, tmp_path / "whole")
-    interrupted(lambda: train(people, tmp_path / "run"), monkeypatch)
+    with pytest.raises(Stop):
+        train(people, tmp_path / "run", observers=[Stopping()])
     with pytest.raises(ConfigError, match=r"same call of quoron\.train"):
         quoron.resume(tmp_path / "run")
     with pytest.raises(LedgerError, match="same table"):
@@ -162,83 +116,20 @@ def test_an_interrupted_run_goes_on_with_the_same_call_for_one_charge(people, le
     assert whole.model.weights.shape == again.model.weights.shape
 
 
-@pytest.mark.parametrize(
-    ("at", "left"),
-    [
-        pytest.param("commit", 3, marks=pytest.mark.programs),
-        pytest.param("charge", 1, marks=pytest.mark.slow),
-        pytest.param("spend", 1, marks=pytest.mark.slow),
-        pytest.param("finish", 1, marks=pytest.mark.slow),
-        *(pytest.param("replace", left, marks=pytest.mark.slow) for left in range(1, 9)),
-        pytest.param("end", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, people, tmp_path):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    command, out = command_on("people.csv", tmp_path), tmp_path / "run"
-    killed(Moment(at, "before", left=left), command)
-    before = committed(out)
-    assert invoke(["resume", str(out)] if at == "end" else command) == 0
-    after = committed(out)
-    assert [number for number, _, _ in after.rounds] == [0, 1, 2]
-    assert after.goes_on_from(before)
-    assert np.linalg.norm(quoron.load(out).weights) > 0
-    assert len(charges(tmp_path / "life.sqlite")) == 1
-    first = (out / "model.json").read_bytes()
-    assert invoke(["resume", str(out)]) == 0
-    assert (out / "model.json").read_bytes() == first
-    assert not list(out.glob(".*.new"))
-
-
-def as_folder(people: pd.DataFrame, path: Path) -> None:
-    path.mkdir()
-    for part in range(4):
-        people[part * 300 : (part + 1) * 300].to_parquet(path / f"{part}.parquet")
-
-
-def packed(people: pd.DataFrame, path: Path) -> None:
-    path.write_bytes(gzip.compress(people.to_csv(index=False).encode("utf-16"), mtime=0))
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    ("name", "write", "moment"),
-    [
-        ("t.csv.gz", packed, Moment("encode", "before")),
-        ("t.csv", lambda people, path: people.to_csv(path, index=False), Moment("encode", "after")),
-        ("folder", as_folder, Moment("encode", "after", left=3)),
-        ("folder", as_folder, Moment("commit", "before", round=1)),
-    ],
-)
-def test_a_run_that_is_killed_while_it_reads_goes_on_for_one_charge(name, write, moment, people, tmp_path, monkeypatch):
-    monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path))
-    write(people.astype({"ill": int}), tmp_path / name)
-    command, out = command_on(name, tmp_path), tmp_path / "run"
-    killed(moment, command)
-    assert not (out / "model.json").exists()
-    assert invoke(command) == 0
-    assert len(charges(tmp_path / "life.sqlite")) == 1
-    with Ledger.open(out / "ledger.sqlite") as own:
-        assert {number for number, _ in own.releases() if number >= 0} == {0, 1, 2}
-    assert quoron.load(out).promise is not None
-    left = [each for each in tmp_path.iterdir() if each.name.startswith((".", "quoron"))]
-    assert not left  # nothing of a killed reading lies about
-
-
-def rows(out: Path) -> Any:
+def rows(out: Path, **more: Any) -> Any:
     given = {"users": 6, "dimension": 2, "epsilon": 4.0, "delta": 1e-3, "clip_norm": 1.0, "radius": 2.0}
     given |= {"algorithm": "one-pass-dp-sgd", "smoothness": 1.0, "options": {"rounds": 3}}
-    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), out=out, **given)
+    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), out=out, **given | more)
 
 
 @pytest.mark.parametrize("kind", ["table", "rows"])
-def test_a_run_whose_ledger_was_restored_from_a_copy_ends_and_its_charge_stays(
-    kind, people, ledger, tmp_path, monkeypatch, capsys
-):
-    def work(name: str) -> Any:
-        return rows(tmp_path / name) if kind == "rows" else train(people, tmp_path / name)
+def test_a_run_whose_ledger_was_restored_from_a_copy_ends_and_its_charge_stays(kind, people, ledger, tmp_path, capsys):
+    def work(name: str, *observers: Observer) -> Any:
+        more = {"observers": observers}
+        return rows(tmp_path / name, **more) if kind == "rows" else train(people, tmp_path / name, **more)
 
-    interrupted(lambda: work("run"), monkeypatch)
+    with pytest.raises(Stop):
+        work("run", Stopping())
     (tmp_path / "run" / "ledger.sqlite-acknowledged").unlink()
     with pytest.raises(LedgerError, match="found none: the file was copied"):
         work("run")
@@ -257,22 +148,6 @@ def test_runs_that_fit_at_once_all_finish_and_are_all_charged(people, ledger, tm
         done = [*threads.map(lambda name: train(people, tmp_path / str(name)), range(4))]
     assert len(charges(ledger)) == 4
     assert len({trained.summary.run for trained in done}) == 4
-
-
-@pytest.mark.slow
-def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
-    people.to_parquet(tmp_path / "people.parquet")
-    program = (
-        "import sys, pandas, quoron; people, out, ledger = sys.argv[1:]; "
-        "quoron.train(pandas.read_parquet(people), out=out, ledger=ledger, "
-        "user='who', label='ill', columns={'numeric': {'age': (0, 100), 'dose': (0, 5)}}, epsilon=8.0, delta=1e-5, "
-        "algorithm='dp-sgd-wor', settings=['algorithm.options.rounds=3'])"
-    )
-    life = tmp_path / "life.sqlite"
-    given = [sys.executable, "-c", program, str(tmp_path / "people.parquet")]
-    running = [subprocess.Popen([*given, str(tmp_path / name), str(life)]) for name in "ab"]
-    assert [each.wait() for each in running] == [0, 0]
-    assert len(charges(life)) == 2
 
 
 def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):

@@ -7,6 +7,7 @@ from the table, n counted after rows were dropped, a fingerprint of the table th
 """
 
 import hashlib
+import json
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.scenes import SMALL
 from cover import by_default
 from quoron import run_folder
 from quoron.cli.app import invoke
@@ -28,6 +30,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.histograms.data_quality import DataQuality
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.release import Sums
+from quoron_server.algorithms import ALGORITHMS
 
 USERS, ITEMS = 60, 4
 RULES = """
@@ -90,7 +93,7 @@ NEIGHBOURS: dict[str, Callable[[Rows], Rows]] = {
 }
 
 
-# For whole runs of every algorithm, in test_train_neighbours.py: other numbers, words and lengths of cells as well.
+# For whole runs of every algorithm: other numbers, words and lengths of cells as well.
 MORE: dict[str, Callable[[Rows], Rows]] = NEIGHBOURS | {
     "true and false": lambda rows: others(rows, ("true", "false", "north", "true")),
     "signs, spaces and exponents": lambda rows: others(rows, (" +7e1 ", "-.5", " north", "+1")),
@@ -278,3 +281,47 @@ def test_a_look_without_noise_is_caught(differing: Callable[..., list[str]], mon
     monkeypatch.setattr(DataQuality, "release", lambda self, sums, stream: self.reduction.mean(sums))
     one_pass = RULES.replace("dp-sgd-wor", "one-pass-dp-sgd") + "[train]\ndata_quality = 0.3\n"
     assert "run/summary.json" in differing("nothing at all", twin=True, rules=one_pass)
+
+
+# What each algorithm needs of a table of 2,400 users with three numbers to be feasible, and short.
+MANY = 2400
+LARGE = """
+[population]
+kind = "table"
+items_per_user = 4
+path = "people.csv"
+user = "who"
+label = "ill"
+columns.numeric = { age = [0, 100], dose = [0, 5] }
+[domain]
+radius = 2.0
+[privacy]
+epsilon = 8.0
+delta = 1e-3
+allow_large_delta = true
+"""
+OPTIONS: dict[str, dict[str, Any]] = {name: SMALL.get(name, {}) for name in ALGORITHMS if name != "sgd"}
+
+
+def rules_for(name: str) -> str:
+    rules = LARGE
+    if name == "one-round-least-squares":
+        rules = rules.replace('label = "ill"', 'label = { column = "ill", range = [-1, 1] }')
+    if name == "median-sgd":
+        rules = rules.replace("radius = 2.0", 'kind = "box"\nradius = 1.0\n[loss]\nactive_features = 1')
+    if ALGORITHMS[name].guarantees.adjacency == ("zero-out",):
+        rules = rules.replace("delta = 1e-3", 'delta = 1e-3\nadjacency = "zero-out"') + f"[train]\nusers = {MANY + 2}\n"
+    options = "".join(f"{key} = {json.dumps(value)}\n" for key, value in OPTIONS[name].items())
+    return f'{rules}[algorithm]\nname = "{name}"\n[algorithm.options]\n{options}'
+
+
+FEW = ("tracking-srgd", "outlier-iterates", "local-model")  # all else they have in common with the others
+
+
+@pytest.mark.parametrize("name", by_default(OPTIONS, FEW))
+@pytest.mark.parametrize("neighbour", by_default(MORE, ("nothing at all", "ten times the rows")))
+def test_whole_runs_of_every_algorithm_differ_in_nothing_but_releases(
+    name: str, neighbour: str, differing: Callable[..., list[str]]
+) -> None:
+    """Output, files, sizes and status are equal but for releases: with `-m slow` each algorithm by each neighbour."""
+    assert differing(neighbour, f"file of {name}", rules=rules_for(name), users=MANY) == []

@@ -1,7 +1,6 @@
 """A table of which nobody declared anything: what is bought of it, read off noisy answers, said and left out."""
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from hypothesis import strategies as st
 
 import quoron
 from committed import charges
+from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, estimates_bounds, from_tree
 from quoron.data import TablePopulation, from_table
 from quoron.engine.choice import Inline
 from quoron.simulation.problem import problem
-from quoron.training import column_bounds, estimated, lifetime, run
+from quoron.training import column_bounds, estimated, lifetime
 from quoron.training.column_bounds import Fact, row_kinds
 from quoron.training.estimated import Declarations, Estimates, Facts, facts_of
 from quoron_client.data import tables
@@ -34,6 +34,8 @@ from quoron_privacy.histograms.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
 from undeclared import QUICK, USERS, crowd, train
+
+SEEDS = ((1, "a"), (1, "b"), (2, "c"))
 
 
 @pytest.fixture
@@ -80,15 +82,6 @@ def test_a_comparison_of_a_table_with_nothing_declared_runs_on_what_a_simulation
     run = quoron.compare(people, user="who", label="ill", epsilon=8.0, out=tmp_path / "c", **given)
     (cell,) = run.to_pandas().to_dict("records")
     assert cell["runs"] == 1
-
-
-def test_a_simulation_estimates_the_same_for_the_same_seed_and_another_for_another(people):
-    tree = {"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}, "privacy": {"epsilon": 4.0}}
-    tree |= {"algorithm": {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}}
-    config = configs.from_tree(tree)
-    one, again, other = (run.simulated(config.but(run={"seed": seed}), Path.cwd(), people) for seed in (1, 1, 2))
-    assert one == again
-    assert one[0].population != other[0].population
 
 
 @pytest.mark.parametrize(
@@ -158,11 +151,12 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
     assert not ledger.exists() or not charges(ledger)
 
 
-def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path):
+def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed_and_other_for_another(people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     given = dict(user="who", label="ill", **QUICK)
-    runs = [quoron.simulate(tmp_path / "people.csv", **given, out=tmp_path / each) for each in "ab"]
+    runs = [quoron.simulate(tmp_path / "people.csv", **given, seed=seed, out=tmp_path / out) for seed, out in SEEDS]
     np.testing.assert_array_equal(runs[0].weights, runs[1].weights)
+    assert runs[0].config.population == runs[1].config.population != runs[2].config.population
     (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED estimates")]
     assert "ill: classes = no, yes" in remark
     written = (tmp_path / "a" / "config.toml").read_text()
@@ -335,23 +329,13 @@ def test_classes_that_are_numbers_are_said_to_be_classes(names, said):
     assert [said in line for line in found.missing] == [True] * bool(said)
 
 
-PEOPLE, FEATURES = 5_000, 4
+PEOPLE = 5_000
 
 
-def table(widest: float = 40.0) -> tuple[pd.DataFrame, tuple[Numeric, ...]]:
-    """Columns that fill a part of their declared ranges."""
-    draw = np.random.Generator(np.random.Philox(8))
-    names, numbers = [f"x{k}" for k in range(FEATURES - 1)], draw.normal(size=(2 * PEOPLE, FEATURES - 1))
-    ill = draw.random(2 * PEOPLE) < 1 / (1 + np.exp(-1.5 * numbers[:, 0] + numbers[:, 1]))
-    frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(PEOPLE), 2), ill=ill)
-    return frame, tuple(Numeric(name, -widest, widest) for name in names)
-
-
-@cache
-def careful(widest: float = 40.0) -> TablePopulation:
-    frame, features = table(widest)
-    rules = Encoding(features, label=Signs("ill"))
-    return from_table(frame, rules, user="who", loss=Logistic(), domain=L2Ball(3.0), test_fraction=0.0)
+def careful() -> TablePopulation:
+    """Users whose columns fill their declared ranges."""
+    rules = Encoding((Numeric("age", 0, 100), Numeric("dose", 0, 5)), label=Signs("ill"))
+    return from_table(patients(500), rules, user="who", loss=Logistic(), domain=L2Ball(3.0), test_fraction=0.0)
 
 
 def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:
@@ -365,7 +349,7 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
     free = problem(configured(), careful()).settled(wide=True)
     assert is_free(free.domain, free.feature_norm)
     assert domain_words(free) == "unbounded"
-    assert free.domain.project(np.full(FEATURES, 1e7)).tolist() == [1e7] * FEATURES
+    assert free.domain.project(np.full(3, 1e7)).tolist() == [1e7] * 3
     assert problem(configured(radius=30.0), replace(careful(), domain=L2Ball(30.0))).wide is None
     assert problem(configured(kind="box"), careful()).wide is None
     # A linear loss has its least at the end of the domain; it has none where there is no end.

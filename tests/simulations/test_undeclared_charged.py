@@ -45,10 +45,6 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
         order.append(f"looked after {len(charges(ledger))}")
         return release(*given)
 
-    monkeypatch.setattr(
-        column_bounds, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
-    )
-
     def estimating(self: Ledger, *given: Any, **more: Any) -> None:
         if given[0] == ESTIMATES:
             order.append(f"told: {(tmp_path / 'run' / 'declared.toml').exists()}")
