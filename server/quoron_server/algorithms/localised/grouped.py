@@ -15,6 +15,7 @@ Source: Feldman, Koren & Talwar (2020), Algorithm 2, over items. Statement and p
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -99,15 +100,11 @@ def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tried]]:
             for index, share in enumerate(zip(*(shares for _, shares in fitting), strict=True))
         ]
         risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
-        for place, (_, shares) in enumerate(fitting):
-            step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-            found = []
-            for index, share in enumerate(shares):
-                length, last = float(steps[place, step]) / shape.shrink**index, share.rounds * float(suffixes[suffix])
-                shift, scale = length * _shift(problem, share), length * scales[place]
-                found.append(Phase(share.rounds, length, max(1, round(last)), shift, scale))
-            risk, price = float(risks[place, step, suffix]), sum(share.rounds for share in shares)
-            yield Candidate(risk, (price,), (tuple(found), shares))
+        for place, (total, shares) in enumerate(fitting):
+            best: tuple[Any, ...] = (place, *np.unravel_index(np.argmin(risks[place]), risks[place].shape))
+            models = (phase.at(best, risks.shape) for phase in phases)
+            shifts = (_shift(problem, share) for share in shares)
+            yield Candidate(float(risks[best]), (total,), (tuple(map(Phase.of, models, shifts)), shares))
 
 
 def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModel:

@@ -67,6 +67,12 @@ class Phase:
     sensitivity: float  # b: one user replaced moves the average by at most this, in ℓ2
     release_scale: float  # σ_s, standard deviation per coordinate; 0 releases without noise
 
+    @classmethod
+    def of(cls, model: PhaseModel, shift_per_step: float) -> "Phase":
+        """Return a phase as a run has it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
+        shift = model.step_size * shift_per_step
+        return cls(model.rounds, model.step_size, model.suffix, shift, model.release_scale)
+
     @property
     def noise(self) -> GaussianNoise | None:
         """Of the phase's release."""
@@ -380,14 +386,6 @@ def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, m
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 
-def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
-    """Return the schedule as an algorithm runs it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
-    return tuple(
-        Phase(phase.rounds, phase.step_size, phase.suffix, phase.step_size * shift_per_step, phase.release_scale)
-        for phase in schedule.phases
-    )
-
-
 def require_contraction(plan: RunPlan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0
@@ -427,18 +425,17 @@ def behind_filter(
     at most `stretch` long in ℓ2.
     """
     length, d = distance * stretch, problem.dimension
-    phases = tuple(
+    phases = [
         replace(phase, release_scale=release_scale(filter_, phase.step_size, length, d)) for phase in schedule.phases
-    )
-    schedule = replace(schedule, phases=phases)
+    ]
     numbers = kind(
         cohort_size=schedule.cohort_size,
-        phases=as_phases(schedule, filter_.sensitivity(1.0, length)),
+        phases=tuple(Phase.of(phase, filter_.sensitivity(1.0, length)) for phase in phases),
         temperature=filter_.temperature(distance),
         distance=distance,
         **own,
     )
-    return Calibrated(numbers, float(excess_risks(problem, schedule.phases)))
+    return Calibrated(numbers, float(excess_risks(problem, phases)))
 
 
 def require_of_phases(
@@ -492,7 +489,8 @@ def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Cal
     schedule, problem = found.of, inputs.problem
     first, shift = schedule.phases[0], shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
-    return Calibrated(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
+    phases = tuple(Phase.of(phase, shift) for phase in schedule.phases)
+    return Calibrated(PhasedParameters(schedule.cohort_size, phases, mu), found.risk)
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
