@@ -159,7 +159,7 @@ def carry_out(
             members = retried_while_away(lambda: store.begin(asked, plan))
             users = fleet(members, declined)
             if not released:
-                wait_for(members, lambda patience: there.greeted_of(users, patience), waiting)
+                waited("members", len(members), waiting, lambda: (there.greeted_of(users), there.connected))
                 announce(grid, users, run, early_ends=early_ends)
             engine = FlowerEngine(grid, users, run, plan.problem, seconds, early_ends, watched=watched)
             model = retried_while_away(lambda: store.carry_out(asked, plan, engine, [LogObserver()]))
@@ -174,26 +174,26 @@ def carry_out(
         return model
 
 
-class _Waiting:
-    """Logs how many have connected: whenever the number changes, and every 30 seconds."""
+def waited(who: str, wanted: int, seconds: float, found: Callable[[], tuple[int, int]]) -> int:
+    """Wait until so many are there, at most `seconds`; how many are.
 
-    def __init__(self, who: str, wanted: int, seconds: float) -> None:
-        self._who, self._wanted, self._ends = who, wanted, time.monotonic() + seconds
-        self._before, self._due = -1, 0.0
-
-    @property
-    def over(self) -> bool:
-        """Whether the deadline has passed."""
-        return time.monotonic() > self._ends
-
-    def log(self, found: int, connected: int) -> None:
-        """Log how many of those wanted are there."""
+    `found` returns how many are, and how many nodes are connected: that is logged whenever it changes, and every 30
+    seconds. Nodes that connect while it waits for a silent one still get a handshake.
+    """
+    ends, before, due = time.monotonic() + seconds, -1, 0.0
+    while True:
+        last = time.monotonic() >= ends
+        number, connected = found()
+        if number >= wanted:
+            return number
         now = time.monotonic()
-        if found != self._before or now >= self._due:
-            left = max(0.0, self._ends - now)
-            numbers = (found, self._wanted, connected, left)
-            _log.info("waiting for %s: %d of %d, with %d nodes connected; %.0f s left", self._who, *numbers)
-            self._before, self._due = found, now + _LOGGED_AGAIN
+        if number != before or now >= due:
+            numbers = (number, wanted, connected, max(0.0, ends - now))
+            _log.info("waiting for %s: %d of %d, with %d nodes connected; %.0f s left", who, *numbers)
+            before, due = number, now + _LOGGED_AGAIN
+        if last:
+            return number
+        time.sleep(1.0)
 
 
 def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "ConnectedNodes") -> None:
@@ -202,26 +202,25 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "Co
     In order of partitions, so that users of a simulation have the same numbers every time. Raises RunError if too few
     are active after `waiting` seconds, and NoNodeUnderstands early if waiting cannot help.
     """
-    progress = _Waiting("users", needed, waiting)
-    while True:
-        last = progress.over  # nodes that connect during the wait for a silent one still get a handshake
+    fresh: dict[str, int] = {}  # partition of each name that is not enrolled
+
+    def found() -> tuple[int, int]:
+        nonlocal fresh
         partitions = greeter.greeted(_GREETING_SECONDS)
         known = {name: store.registry.user(name) for name in partitions}
-        fresh = [name for name, user in known.items() if user is None]
+        fresh = {name: partitions[name] for name, user in known.items() if user is None}
         store.registry.seen(user for user in known.values() if user is not None)
-        found = store.registry.standing(group)["active"] + sum(greeter.people.get(name, 1) for name in fresh)
-        if found >= needed:
-            greeter.handshakes.require_node(late=True)  # nodes that were enrolled earlier may have another app now
-            break
-        progress.log(found, greeter.connected)
-        if last:
-            greeter.handshakes.require_node(late=True)
-            raise RunError(
-                f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
-                f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.handshakes.why()}"
-            )
-        time.sleep(1.0)
-    for name in sorted(fresh, key=lambda name: (partitions[name], name)):
+        active = store.registry.standing(group)["active"] + sum(greeter.people.get(name, 1) for name in fresh)
+        return active, greeter.connected
+
+    active = waited("users", needed, waiting, found)
+    greeter.handshakes.require_node(late=True)  # nodes that were enrolled earlier may have another app now
+    if active < needed:
+        raise RunError(
+            f"Expected {needed} users in group {group} within {waiting:g} seconds, got {active}. Start more "
+            f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.handshakes.why()}"
+        )
+    for name in sorted(fresh, key=lambda name: (fresh[name], name)):
         store.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 
@@ -259,11 +258,11 @@ class ConnectedNodes:
         """Whether nodes are known by their keys."""
         return self._partitions is None
 
-    def greeted_of(self, fleet: Users, seconds: float) -> int:
-        """Return how many members have answered a handshake; if some have not, unknown nodes get `seconds` to do so."""
+    def greeted_of(self, fleet: Users) -> int:
+        """Return how many members have answered a handshake; if some have not, unknown nodes get time to do so."""
         known = replace(fleet, names=self.homes)
         if (found := known.here()) < len(fleet.members):
-            self.greet(seconds)
+            self.greet(_GREETING_SECONDS)
             found = known.here()
         return found
 
@@ -305,14 +304,6 @@ class ConnectedNodes:
         if people > 1:
             self.people[name] = people
         return place, name
-
-
-def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waiting: float) -> None:
-    """Wait until every member is connected, or `waiting` seconds; later the others are missing."""
-    progress = _Waiting("members", len(members), waiting)
-    while (found := greeted(_GREETING_SECONDS)) < len(members) and not progress.over:
-        progress.log(found, found)
-        time.sleep(1.0)
 
 
 def announce(grid: Grid, fleet: Users, run: str, *, early_ends: bool) -> None:
