@@ -83,7 +83,6 @@ def inline(wanted: RunSpecification, folder: Path) -> np.ndarray:
     [
         pytest.param("softmax", "drop", None, marks=pytest.mark.slow),
         ("softmax", "drop", SIZES),
-        ("logistic", "midpoint", SIZES),
         ("least_squares", "midpoint", SIZES),
     ],
 )

@@ -446,7 +446,6 @@ class TestFloods:
 VOCABULARY = Encoding((Categorical("age", tuple(range(100_000))),), Signs("sick")).as_json()
 HUGE = {
     "a name": pb.ServerMessage(run=pb.Announcement(run="r" * (30 << 20), description=terms())),
-    "a description": pb.ServerMessage(run=pb.Announcement(run="r", description="1" * (30 << 20))),
     "a vocabulary": pb.ServerMessage(
         run=pb.Announcement(
             run="r",

@@ -246,7 +246,7 @@ class TestDoorkeeper:
         assert keeper.poll(door.port) == 2
         assert [open_still(far) for far, _ in come] == [False, True, False, True, True, True]
 
-    @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (64, 4, 1), (40, 4, 3)])
+    @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (40, 4, 3)])
     def test_no_member_and_no_few_of_them_fill_a_port(self, most: int, each: int, members: int, door: Door) -> None:
         keeper = ConnectionLimiter(most, each=each)
         come = [door.come() for _ in range(most)]

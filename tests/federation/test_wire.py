@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from one_answer import answer_from_wire
 from quoron_client.protocol import wire
@@ -108,15 +106,6 @@ def test_questions_that_are_not_of_the_protocol_are_refused_by_name(change, said
 
 
 class TestAnswers:
-    @given(st.integers(0, 2**32 - 1), st.sampled_from([(1,), (3,), (2, 5), (0,)]))
-    @settings(derandomize=True, deadline=None, max_examples=40)
-    def test_arrive_with_the_same_bits(self, seed, shape):
-        sent = np.random.default_rng(seed).standard_normal(shape) * 10.0 ** (seed % 600 - 300)
-        message = answer_to_wire("r", 3, DIGEST, sent, Status.ANSWERED)
-        found, status = answer_from_wire(federation.Answer.FromString(message.SerializeToString()), shape)
-        assert status == Status.ANSWERED
-        assert found.tobytes() == sent.tobytes()
-
     @pytest.mark.parametrize("status", [Status.MISSING, Status.REJECTED])
     def test_that_are_none_carry_zeros_of_the_same_size(self, status):
         sent = np.array([1.0, 2.0])

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import quoron
-from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
+from flower.grids import SECRET, FakeGrid, Rows, error_reply, spread
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.federation import flower_simulation
@@ -45,7 +45,6 @@ class FlowerHere:
 
     def __init__(self, nodes: int = 5) -> None:
         self.grid = FakeGrid(make_app(Rows()), spread(nodes))
-        self.changed = False  # whether the test has put an app of its own there
         self.thread: threading.Thread | None = None
         self.log = Path("nowhere")
 
@@ -53,8 +52,7 @@ class FlowerHere:
         folder, pipe = RunFolder(Path(command[4])), os.dup(files[0])
         assert command[3] == COMMAND
         assert command[7] == str(files[0])
-        if not self.changed:
-            self.grid.app = client_app(folder)
+        self.grid.app = client_app(folder)
         self.log = log
         self.thread = threading.Thread(target=self.serve, args=(folder, Connection(pipe, readable=False)))
         self.thread.start()
@@ -161,15 +159,6 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
-
-
-def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path: Path, flower_here: FlowerHere) -> None:
-    prepared, folder = prepared_in(tmp_path / "run")
-    flower_here.grid.app, flower_here.changed = make_app(Failing(Rows())), True
-    with pytest.raises(RunError) as raised:
-        simulate(prepared, folder)
-    assert SECRET not in str(raised.value)
-    assert not any(SECRET.encode() in each.read_bytes() for each in folder.path.iterdir())
 
 
 def test_an_end_without_a_word_is_told_with_flower_s_log(
