@@ -127,12 +127,6 @@ class Files:
         return _system(self.source)[0]
 
     @property
-    def local(self) -> Path | None:
-        """The folder, where it is one of this machine."""
-        system, root = _system(self.source)
-        return Path(root) if isinstance(system, pa.fs.LocalFileSystem) and Path(root).is_dir() else None
-
-    @property
     def digest(self) -> str:
         """Of names, sizes and times of change: another after any file has changed."""
         listing = [

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds, Domain
-from quoron_client.protocol.smoothing import Smoothing
+from quoron_client.protocol.smoothing import Convolution, Smoothing
 from quoron_privacy.errors import WireError, probability
 from quoron_privacy.release import Reduction, Sums, packed
 
@@ -110,8 +110,8 @@ class Task(ABC):
 
     def directed(self, seed: int) -> Self:
         """Return the task with the directions of its smoothing drawn from `seed`, where it has any."""
-        smoothing: Smoothing | None = getattr(self, "smoothing", None)
-        return self if smoothing is None else self._with("smoothing", smoothing.redrawn(seed))
+        smoothing = getattr(self, "smoothing", None)
+        return self._with("smoothing", replace(smoothing, seed=seed)) if isinstance(smoothing, Convolution) else self
 
     def _with(self, name: str, value: Any) -> Self:
         changes: dict[str, Any] = {name: value}

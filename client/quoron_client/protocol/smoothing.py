@@ -60,10 +60,6 @@ class Convolution:
         """Return the bound on f_r - f, which is never negative."""
         return 2.0 * ball_ratio(dimension) / (dimension + 1) * lipschitz * self.radius
 
-    def redrawn(self, seed: int) -> "Convolution":
-        """Return the same with directions drawn from `seed`."""
-        return Convolution(self.radius, seed)
-
 
 @dataclass(frozen=True, slots=True)
 class Moreau:
@@ -92,11 +88,6 @@ class Moreau:
         """Return the bound on f - f_λ, which is never negative."""
         del dimension
         return 0.5 * self.parameter * lipschitz**2
-
-    def redrawn(self, seed: int) -> "Moreau":
-        """Itself: it draws nothing."""
-        del seed
-        return self
 
 
 Smoothing = Convolution | Moreau
