@@ -35,6 +35,7 @@ import torch
 import torch._decomp.decompositions
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from quoron.arguments import entry_point
@@ -72,6 +73,10 @@ _REPLACED = {
     "InstanceNorm": "InstanceNorm with track_running_stats=False, or GroupNorm",
 }
 
+_MEANS: tuple[Any, ...] = (  # of torch, over all numbers of a batch
+    *(functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss),
+    *(functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits, functional.cross_entropy),
+)
 _RECURRENT = {"gru": "gru_impl", "lstm": "lstm_impl", "rnn_tanh": "rnn_tanh_input", "rnn_relu": "rnn_relu_input"}
 
 
@@ -158,11 +163,19 @@ class TorchModule:
         def of_output(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return self._lost(output.unsqueeze(0), (target.unsqueeze(0),)).reshape(())
 
+        def of_outputs(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            classes = self.loss is functional.cross_entropy
+            # A shape that torch would broadcast over items, or classes at several places, some of which are left out.
+            if self.loss not in _MEANS or outputs.shape[: 1 if classes else None] != targets.shape:
+                return vmap(of_output, randomness="different")(outputs, targets)
+            losses = self.loss(outputs, targets, reduction="none")  # type: ignore[call-arg, misc]
+            return losses.reshape(len(outputs), -1).mean(1)
+
         if self.batching == "loop":
             return torch.stack([of_batch(*item) for item in zip(*parts, strict=True)])
         if self.batching == "vmap":
             return vmap(of_batch, randomness="different")(*parts)
-        return vmap(of_output, randomness="different")(self._output(call, parts), parts[-1])
+        return of_outputs(self._output(call, parts), parts[-1])
 
     def _output(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
         """Return what `call` makes of a batch, whose last part is a target unless the module returns its loss."""
