@@ -14,6 +14,7 @@ from numba import cfunc, njit, types
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.simd import (
+    SINGLES,
     WIDTH,
     add_whole,
     aligned,
@@ -30,9 +31,12 @@ from quoron_privacy.kernels.simd import (
     over,
     plus,
     pointer,
+    single,
+    singles,
     sum_of,
     sums_of,
     times,
+    turned,
 )
 from quoron_privacy.kernels.threads import at_once, in_pieces
 
@@ -159,6 +163,46 @@ def test_aligned_rows_are_zero_padded_and_start_on_cache_lines(columns):
     assert rows.shape == (3, -(-columns // 8) * 8)
     assert not rows.any()
     assert all(row.ctypes.data % 64 == 0 for row in rows)
+
+
+@njit
+def sixteen(a, b, c, out):
+    keep(out, 0, fused(singles(a, 0), singles(b, 1), single(c)))
+    keep(out, 16, over(singles(a, 0), singles(b, 1)))
+    keep(out, 32, times(singles(a, 0), singles(b, 1)))
+
+
+@FLOATS
+def test_sixteen_at_a_time_are_float32_and_rounded_once(dtype):
+    rng = np.random.default_rng(4)
+    a, b, c, out = rng.normal(size=16).astype(dtype), rng.normal(size=17).astype(dtype), 0.1, np.empty(48, np.float32)
+    sixteen(a, b, c, out)
+    x, y = a.astype(np.float32), b[1:].astype(np.float32)
+    exact = x.astype(np.longdouble) * y.astype(np.longdouble) + np.longdouble(np.float32(c))  # 48 bits and an addition
+    np.testing.assert_array_equal(out[:16], exact.astype(np.float32))
+    np.testing.assert_array_equal(out[16:32], x / y)
+    np.testing.assert_array_equal(out[32:], x * y)
+
+
+@njit
+def side_by_side(values, begins, index, count, out):
+    turned(values, begins, index, count, out, 16)
+
+
+@FLOATS
+@pytest.mark.parametrize("count", [1, 7, 16])
+def test_rows_turn_into_columns_and_nothing_else_is_read(dtype, count):
+    values = np.full(200, np.nan, dtype)
+    begins = np.arange(SINGLES)[::-1] * 12  # they overlap, but for their ends
+    for j in range(count):
+        values[begins + 3 + j] = begins + 3 + j
+    out = np.full(16 * 18, -1.0, np.float32)
+    side_by_side(values[: begins[0] + 3 + count], begins, 3, count, out)
+    expected = np.zeros((16, 16), np.float32)
+    for j in range(count):
+        expected[j] = values[begins + 3 + j]
+    np.testing.assert_array_equal(out[16:-16].reshape(16, 16), expected)
+    assert (np.concatenate([out[:16], out[-16:]]) == -1.0).all()
 
 
 def test_an_error_of_another_thread_is_the_callers_and_the_next_call_is_as_the_first():

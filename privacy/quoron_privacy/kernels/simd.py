@@ -11,6 +11,7 @@
 A sum has one order here, whatever the compiler makes of the loop around it: the same bits on every machine, wherever
 arrays lie in memory. float32 numbers are widened in registers. No index is checked: who calls keeps within the arrays.
 Four and not eight, as processors that have twice as wide registers widen no more numbers with them in the same time.
+Where an answer is certified with digits to spare, sixteen float32 numbers are taken as they are.
 """
 
 from struct import pack
@@ -26,6 +27,7 @@ from quoron_privacy.kernels.prebuilt import njit
 
 WIDTH = 4
 STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its own
+SINGLES = 16  # float32 numbers at a time, where a certified answer needs no more digits
 
 _NUMBERS, _FLAGS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
 LINE = 16  # float32 numbers in a cache line
@@ -35,17 +37,19 @@ _declared: Any = cgutils.get_or_insert_function
 
 
 class _Lanes(types.Type):
-    def __init__(self) -> None:
-        super().__init__(name="Lanes")
+    def __init__(self, name: str, vector: Any) -> None:
+        super().__init__(name=name)
+        self.vector = vector
 
 
-_LANES = _Lanes()
+_LANES = _Lanes("Lanes", _NUMBERS)
+_SINGLES = _Lanes("Singles", ir.VectorType(ir.FloatType(), SINGLES))
 
 
 @register_model(_Lanes)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _NUMBERS)  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, kind.vector)  # type: ignore[no-untyped-call]
 
 
 @njit(cache=True)
@@ -64,17 +68,17 @@ def _chosen(places: Any) -> Any:
     return ir.Constant(ir.VectorType(_WORD, len(places)), list(places))
 
 
-def _everywhere(builder: Any, value: Any) -> Any:
-    kind = ir.VectorType(value.type, WIDTH)
+def _everywhere(builder: Any, value: Any, width: int = WIDTH) -> Any:
+    kind = ir.VectorType(value.type, width)
     nothing = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(nothing, value, ir.Constant(_WORD, 0))
-    return builder.shuffle_vector(first, nothing, _chosen([0] * WIDTH))
+    return builder.shuffle_vector(first, nothing, _chosen([0] * width))
 
 
-def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any) -> tuple[Any, Any, int]:
-    """Return where four elements lie, as a pointer to their vector; its type; bytes of an element."""
+def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any, width: int = WIDTH) -> tuple[Any, Any, int]:
+    """Return where so many elements lie, as a pointer to their vector; its type; bytes of an element."""
     element = target.get_value_type(kind.dtype)
-    vector = ir.VectorType(element, WIDTH)
+    vector = ir.VectorType(element, width)
     data = array if isinstance(kind, types.CPointer) else target.make_array(kind)(target, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), vector, kind.dtype.bitwidth // 8
 
@@ -118,12 +122,54 @@ def _first_lanes(context: Any, array: Any, index: Any, count: Any) -> Any:
 
 def _keep(context: Any, array: Any, index: Any, value: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place, vector, size = _address(target, builder, signature.args[0], values[0], values[1])
-        kept = values[2] if vector == _NUMBERS else builder.fptrunc(values[2], vector)
+        place, vector, size = _address(target, builder, signature.args[0], values[0], values[1], value.vector.count)
+        kept = values[2] if vector == value.vector else builder.fptrunc(values[2], vector)
         builder.store(kept, place, align=size)
         return target.get_dummy_value()
 
-    return types.void(array, intp, _LANES), generate
+    return types.void(array, intp, value), generate
+
+
+def _narrow(builder: Any, value: Any) -> Any:
+    return value if value.type == _SINGLES.vector else builder.fptrunc(value, _SINGLES.vector)
+
+
+def _singles(context: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, _, size = _address(target, builder, signature.args[0], values[0], values[1], SINGLES)
+        return _narrow(builder, builder.load(place, align=size))
+
+    return _SINGLES(array, intp), generate
+
+
+def _turned(context: Any, array: Any, begins: Any, index: Any, count: Any, out: Any, place: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array, begins, index, count, out, place = values
+        every, starts, into = (signature.args[at] for at in (0, 1, 4))
+        there = builder.icmp_signed(
+            "<", _chosen(range(SINGLES)), _everywhere(builder, builder.trunc(count, _WORD), SINGLES)
+        )
+        rows = []
+        for user in range(SINGLES):
+            at, _, _ = _address(target, builder, starts, begins, ir.Constant(index.type, user), 1)
+            begin = builder.extract_element(builder.load(at, align=8), ir.Constant(_WORD, 0))
+            at, vector, size = _address(target, builder, every, array, builder.add(begin, index), SINGLES)
+            kind = ir.FunctionType(vector, [at.type, _WORD, there.type, vector])
+            call = _declared(builder.module, kind, f"llvm.masked.load.v{SINGLES}f{8 * size}.p0")
+            zeros = ir.Constant(vector, [0.0] * SINGLES)
+            rows.append(_narrow(builder, builder.call(call, [at, ir.Constant(_WORD, size), there, zeros])))
+        half = SINGLES // 2
+        low = [place for pair in zip(range(half), range(SINGLES, SINGLES + half), strict=True) for place in pair]
+        high = [place + half for place in low]
+        for _ in range(SINGLES.bit_length() - 1):  # a perfect shuffle of rows and of what is in them, four times
+            pairs = [(rows[user], rows[user + half]) for user in range(half)]
+            rows = [builder.shuffle_vector(*pair, _chosen(places)) for pair in pairs for places in (low, high)]
+        for number, row in enumerate(rows):
+            at = builder.add(place, ir.Constant(place.type, number * SINGLES))
+            builder.store(row, _address(target, builder, into, out, at, SINGLES)[0], align=4)
+        return target.get_dummy_value()
+
+    return types.void(array, begins, intp, intp, out, intp), generate
 
 
 def _keep_first(context: Any, array: Any, index: Any, count: Any, value: Any) -> Any:
@@ -184,17 +230,25 @@ def _alike(context: Any, value: Any) -> Any:
     return _LANES(float64), lambda target, builder, signature, values: _everywhere(builder, values[0])
 
 
+def _single(context: Any, value: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _everywhere(builder, builder.fptrunc(values[0], ir.FloatType()), SINGLES)
+
+    return _SINGLES(float64), generate
+
+
 def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kind = ir.FunctionType(_NUMBERS, [_NUMBERS] * 3)
-        return builder.call(_declared(builder.module, kind, f"llvm.fma.v{WIDTH}f64"), values)
+        kind = ir.FunctionType(a.vector, [a.vector] * 3)
+        bits = 64 if a is _LANES else 32
+        return builder.call(_declared(builder.module, kind, f"llvm.fma.v{a.vector.count}f{bits}"), values)
 
-    return _LANES(_LANES, _LANES, _LANES), generate
+    return a(a, a, a), generate
 
 
 def _binary(operation: str) -> Any:
     def of(context: Any, a: Any, b: Any) -> Any:
-        return _LANES(_LANES, _LANES), lambda target, builder, signature, values: getattr(builder, operation)(*values)
+        return a(a, a), lambda target, builder, signature, values: getattr(builder, operation)(*values)
 
     return intrinsic(of)
 
@@ -267,6 +321,13 @@ keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, valu
 # add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly; of magnitude at most 2⁵¹
 add_whole: Any = intrinsic(_add_whole)
 whole: Any = intrinsic(_whole)  # whole(number): an integer, cut towards zero; of magnitude at most 2⁵¹
+single: Any = intrinsic(_single)  # single(number): the same number, rounded to float32, sixteen times
+singles: Any = intrinsic(
+    _singles
+)  # singles(array, index): sixteen elements, as float32; for keep, fused, plus, ... too
+# turned(array, begins, index, count, out, place): out[place + 16 j + u] = array[begins[u] + index + j] as float32, for
+# u and j below 16; 0 for j from `count` on, which is not read. begins (16,) and out are arrays.
+turned: Any = intrinsic(_turned)
 alike: Any = intrinsic(_alike)  # alike(number): the same number four times
 fused: Any = intrinsic(_fused)  # fused(a, b, c): a · b + c, rounded once
 plus: Any = _binary("fadd")
