@@ -14,10 +14,10 @@ from quoron import config
 
 # Upper bounds: a change may lower them, none may raise them. Printed into docs/architecture.md.
 BOUNDS = {
-    "lines of the product": 79_342,
+    "lines of the product": 78_834,
     "import rings": 0,
     "distributions of a plain install": 29,
-    "modules that `quoron.train` can reach": 136,
+    "modules that `quoron.train` can reach": 134,
 }
 
 MAY_IMPORT = {

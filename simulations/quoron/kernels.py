@@ -162,7 +162,7 @@ def _make_ready(value: Any) -> None:
     if isinstance(value, type):
         for member in vars(value).values():
             if isinstance(member, Pointwise):
-                _ = member.compiled
+                member(0.0, 0.0, 0.0)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 Every user holds the same worst-case item, so one question gives as many draws as there are users.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.optimize
@@ -20,9 +20,10 @@ from quoron_client.protocol.questions import AverageGradient, Question, RangeRep
 from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_privacy.accounts import gdp
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_model import LocalModel, LocalModelParameters
+from quoron_server.algorithms.local_model import LocalModel
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
+from quoron_server.schedule import Schedule
 
 EPSILON, DELTA, BINS, HUGE = 1.0, 1e-3, 4, 1e9
 # μ of a vector report by a user who has sent a range report of ε/2.
@@ -218,20 +219,16 @@ def engine_audits():
         one_each = {"warm_ups": 1, "warm_users": draws, "steps": 1, "users_a_step": draws, "first_radius": 0.25}
         return replace(plan, parameters=replace(plan.parameters, **one_each))
 
-    class Overlapping(LocalModelParameters):
-        """A step asks those again who only looked for a centre."""
+    def the_first(schedule, round_):
+        """Slots of those who only looked for a centre."""
+        return slice(0, schedule.cohorts[round_])
 
-        def cohort(self, round_):
-            return 0, self.warm_users
-
-    def looking(parameters=LocalModelParameters):
+    def looking():
         """Of all that the users of the first interaction send.
 
         Their gradients are 0.5, or -0.5 in the other world, and centres about 0.25: both are clipped.
         """
-        plan = planned()
-        numbers = {field.name: getattr(plan.parameters, field.name) for field in fields(plan.parameters)}
-        algorithm = LocalModel(replace(plan, parameters=parameters(**numbers)))
+        algorithm = LocalModel(planned())
         engine, state, spent = InlineEngine(Alike(-1.0, 2 * draws), seed=35), algorithm.init(), np.zeros(2 * draws)
         asked_first = None
         while (question := algorithm.request(state, None)) is not None:
@@ -247,7 +244,7 @@ def engine_audits():
         DELTA,
         ratios(looking, epsilon=EPSILON),
         {"one report": case(least=0.5)},
-        {"a step that asks them again": case(parameters=Overlapping, beyond=2)},
+        {"a step that asks them again": case((Schedule, "slots", the_first), beyond=2)},
     )
 
 

@@ -277,6 +277,15 @@ def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.Captur
     assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
 
 
+def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["--quiet", "simulate", "small.toml", "--out", "mine"]) == 0
+    capsys.readouterr()
+    (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
+    code, printed = failing(capsys, "resume", "mine")
+    assert code == 1
+    assert "mine/ledger.sqlite" in printed
+
+
 def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
     capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

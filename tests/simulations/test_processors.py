@@ -148,10 +148,10 @@ def test_a_service_account_without_a_home_runs_commands(words: list[str], tmp_pa
 TABLE = ("scorecard.csv", "--user", "unitid", "--epsilon", "4", "--label", "earnings_med")
 
 
-def carry_out(folder: Path, *words: str) -> set[Path]:
-    """What is compiled in a folder after one more command there."""
+def carry_out(folder: Path, *words: str, alone: bool = False) -> set[Path]:
+    """What is compiled in a folder after one more command there; `alone`: with nothing that is shipped."""
     own = {"NUMBA_CACHE_DIR": str(folder / "kernels"), "QUORON_LEDGER": str(folder / "lifetime.sqlite")}
-    variables = os.environ | own
+    variables = os.environ | own | ({"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"} if alone else {})
     subprocess.run([sys.executable, "-m", *words], env=variables, cwd=folder, check=True, capture_output=True)
     return set((folder / "kernels").rglob("*.nbc"))
 
@@ -166,3 +166,11 @@ def test_a_first_train_compiles_nothing_where_kernels_are_shipped(tmp_path: Path
         assert len(held) > 50, words
         # Numba numbers what it compiles; what was shipped has a digest in its name.
         assert {path.name for path in held if re.search(r"\.\d{1,3}\.nbc$", path.name)} == set(), words
+
+
+@pytest.mark.slow
+def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> None:
+    compiled = carry_out(tmp_path, "quoron.kernels", alone=True)
+    assert len(compiled) > 50
+    for words in (("simulate",), ("simulate", "flights"), ("train", "storms")):
+        assert carry_out(tmp_path, "quoron", "--quiet", *words, alone=True) == compiled, words
