@@ -1,5 +1,5 @@
 """Thirty kills of one run, one after the other, over all it writes: of a real run what was committed stands to the bit,
-each round is released once and the run is charged once; a simulation comes to the bits of a run that nobody killed."""
+each round is released once and the run is charged once; a simulation ends with the bits of a run without kills."""
 
 import gzip
 import json

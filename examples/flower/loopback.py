@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from quoron.engine.processes import Program
 from quoron.engine.processors import free_ports
-from quoron.federation.flower_simulation import environment
+from quoron.federation.flower_simulation import environment, last_error
 from quoron_privacy.errors import RunError
 from quoron_server.service import certificates
 
@@ -135,7 +135,9 @@ class Process(Program):
     def check(self) -> None:
         """Raise RunError if it has ended."""
         if self.code is not None:
-            raise RunError(f"{self.name} has ended with code {self.code}. Its log is {self.log}.")
+            raise RunError(
+                f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"
+            )
 
     def healthy(self, url: str, authority: Path | None = None) -> None:
         """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""

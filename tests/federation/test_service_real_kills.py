@@ -1,7 +1,7 @@
 """Twenty kills in a row of one coordinator, with secret noise and with a simulation's, on SQLite and on PostgreSQL.
 
 What was committed stands to the bit, each round is released once, the run is charged once, nobody hears two questions
-of a round, and no client ends. A simulation comes to the bits of a run that nobody killed.
+of a round, and no client ends. A simulation ends with the bits of a run without kills.
 """
 
 import asyncio

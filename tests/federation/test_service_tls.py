@@ -113,7 +113,7 @@ class TestRevocation:
     """By the key, so that no renewal undoes it; in the list as it is now."""
 
     @pytest.mark.parametrize("said", ["a message", "nothing"])
-    async def test_ends_a_conversation_before_it_hears_another_question_and_lets_nobody_in_again(
+    async def test_ends_a_conversation_before_it_hears_another_question_and_refuses_the_next(
         self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
     ) -> None:
         monkeypatch.setattr(client_plane, "CERTIFICATE_SECONDS", 0.02 if said == "nothing" else 3600.0)

@@ -122,14 +122,9 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
 TRAPPING = "trap 'echo goodbye; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
 
 
-def said(process: Program) -> str:
-    assert process.log is not None
-    return process.log.read_text()
-
-
 def until_ready(process: Program) -> None:
     ends = time.monotonic() + HANGS
-    while "ready" not in said(process) and time.monotonic() < ends:
+    while "ready" not in process.written and time.monotonic() < ends:
         process.wait(0.01)
 
 
@@ -141,7 +136,7 @@ def test_a_signal_to_end_is_passed_on_so_that_a_program_can_say_goodbye(tmp_path
         until_ready(process)
         os.kill(process.number, signal.SIGTERM)
         process.wait(HANGS)
-        assert (said(process).split(), process.code) == (["ready", "goodbye"], 3)
+        assert (process.written.split(), process.code) == (["ready", "goodbye"], 3)
     assert not scratch.exists()
 
 
@@ -150,4 +145,4 @@ def test_a_part_of_a_federation_that_is_ended_can_say_goodbye(tmp_path: Path) ->
     part = Process("/bin/sh", ["-c", TRAPPING], home=tmp_path / "home", log=tmp_path / "log")
     until_ready(part)
     part.end(HANGS)
-    assert (said(part).split(), part.code) == (["ready", "goodbye"], 3)
+    assert (part.written.split(), part.code) == (["ready", "goodbye"], 3)

@@ -35,6 +35,7 @@ from flower.grids import (
 )
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
+from quoron.federation.flower_simulation import last_error
 from quoron.federation.submission import COMPONENTS, write_app
 from quoron.flower.training import Training
 from quoron_client.federation.client_state import ClientState
@@ -537,7 +538,20 @@ def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
         serve_app(tmp_path, grid=away)
 
 
-def test_a_program_that_has_ended_is_told_with_its_log(tmp_path: Path) -> None:
+RAISES = "import sys\nprint('INFO: begins', flush=True)\nopen('/nowhere/at/all')"
+
+
+def test_whatever_ends_by_an_error_its_last_line_is_passed_on(tmp_path: Path) -> None:
+    log = ["ERROR: an earlier one", "Traceback (most recent):", "OSError: no room", "\x1b[91mERROR\x1b[0m: code 200"]
+    assert last_error("\n".join(log)) == " Its last error: OSError: no room"
+    assert last_error(log[-1]) == " Its last error: ERROR: code 200"
+    assert last_error("INFO: no Error here\n") == ""
+    (tmp_path / "log").write_text("ValueError: of a program before it\n")
+    with (
+        Process("python", ["-c", RAISES], home=tmp_path / "home", log=tmp_path / "log") as program,
+        pytest.raises(RunError, match=r"python has ended with code 1\..*Its last error: FileNotFoundError: .*all'$"),
+    ):
+        program.healthy("http://127.0.0.1:1/")
     quiet = Process("python", ["-c", ""], home=tmp_path / "home", log=tmp_path / "log")
     with quiet, pytest.raises(RunError, match=r"ended with code 0\. Its log is .*log\.$"):
         quiet.healthy("http://127.0.0.1:1/")

@@ -1,4 +1,4 @@
-"""The lower bound for means in ℓ∞ of `benchmarks/linf.py`: nobody is better, the best are close, as the paper says."""
+"""The lower bound for means in ℓ∞ of `benchmarks/linf.py`: no estimate is below it, the best are close."""
 
 import math
 import runpy
@@ -53,7 +53,7 @@ def test_the_bound_has_the_rates_of_theorem_23() -> None:
 
 @pytest.mark.parametrize("coins", [1, 2, 5, 40, 400])
 @pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
-def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_close(coins, share) -> None:
+def test_no_estimate_is_below_the_bound_without_privacy_and_the_best_is_close(coins, share) -> None:
     spread = min(0.9, share * hardest_spread(users=coins, items_per_user=1, dimension=1, epsilon=50.0, delta=1e-9))
     bound = lower_bound(users=coins, items_per_user=1, dimension=1, epsilon=math.inf, delta=0.0, spread=spread)
     best = best_risk(coins, spread)

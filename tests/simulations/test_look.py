@@ -131,10 +131,10 @@ def described(path: str, slots: int | None = None, **more: Any) -> configs.Confi
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("laid", ["table", "sorted", "one file"])
 def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people, tmp_path, monkeypatch):
-    """As many as train; whoever holds more than that would decide how long a look takes. Of slots of nobody there are
-    none, and a folder is looked at as the table in memory."""
+    """As many as training reads; a user with more rows would decide how long the check takes. Empty slots have none,
+    and a folder gives the bits of the table in memory."""
     most, seen = 3, []
-    if laid != "table":  # that is then looked at in many goes
+    if laid != "table":  # which is then read in many pieces
         monkeypatch.setattr("quoron.training.table.NUMBERS", 100)
     monkeypatch.setattr("quoron.training.table.max_rows", lambda *_, **__: most)
     monkeypatch.setattr("quoron_client.data.files.ROWS", 100)

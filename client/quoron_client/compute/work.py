@@ -204,7 +204,7 @@ def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient) -> Matrix:
     """(1/divisor) Σ clip(∇f(x; z_p)) over each user's places that have an item, shape (k, d).
 
     An item's weight multiplies its loss, as ever. A user with a non-finite item at one of its places gets NaN; others
-    of its items are not looked at. The bits do not depend on threads nor on the other users. Raises `DataError`
+    of its items are not read. The bits do not depend on threads nor on the other users. Raises `DataError`
     unless there is one row of places per user.
     """
     places, held = np.asarray(task.places, np.int64), batch.counts

@@ -438,9 +438,12 @@ def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type
 def vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
     """out[u] = ln ‖Lᵀ g‖ of every vector g, of which L is for each part; NaN where not finite."""
     numbers = values.shape[1] // transform.shape[0] * transform.shape[1]
-    rows = np.empty((len(values), numbers))
-    whitened(values, transform, np.zeros(numbers), rows)
-    for user, row in enumerate(rows):
+    rows, zero = np.empty((_FEW, numbers)), np.zeros(numbers)
+    for user in range(len(values)):
+        if user % _FEW == 0:
+            some = values[user : user + _FEW]
+            whitened(some, transform, zero, rows[: len(some)])
+        row = rows[user % _FEW]
         largest, s, _ = shrink(row, 1.0)
         if s < 0:
             out[user] = np.nan

@@ -73,6 +73,7 @@ class Program:
         if log is not None:
             make_folder(log.parent)
         with open(os.devnull if log is None else log, "ab", opener=public) as out:
+            self._begins = out.tell()  # what stands before is an earlier program's
             self._process = subprocess.Popen(
                 reaper.command([*folders], [*command]) if folders else [*command],
                 env=environment,
@@ -98,6 +99,11 @@ class Program:
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
         return self._process.poll()
+
+    @property
+    def written(self) -> str:
+        """What it has written to its log."""
+        return "" if self.log is None else self.log.read_bytes()[self._begins :].decode(errors="replace")
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until it has ended, for so many seconds at most."""

@@ -9,6 +9,7 @@ engine, and either may continue what the other began. What happens comes back ov
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -43,6 +44,9 @@ RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
 COMMAND = "from quoron.federation.flower_simulation import main; main()"  # importable, for Ray's actors
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
+_LONGEST = 500  # characters of a line that is passed on
 _SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -98,12 +102,23 @@ def _follow(ours: Connection, observers: Sequence[Observer], program: Program, f
         except (EOFError, OSError):
             raise RunError(
                 f"Flower ended the run. Its log is {program.log}. Nothing is lost: continue with `quoron resume "
-                f"{folder.path}`, with --engine flower or without."
+                f"{folder.path}`, with --engine flower or without.{last_error(program.written)}"
             ) from None
         if kind != "round":
             return result_of((kind, what))  # type: ignore[no-any-return]
         for observer in observers:
             observer.round_finished(what)
+
+
+def last_error(log: str) -> str:
+    """Return the last error of a log, as words to follow others: what was raised, else what was logged, else nothing.
+
+    >>> last_error("Traceback (most recent call last):\\nOSError: no room\\nERROR :  Exit Code: 200")
+    ' Its last error: OSError: no room'
+    """
+    lines = [_COLOURS.sub("", line).strip() for line in log.splitlines()]
+    errors = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {errors[-1][:_LONGEST]}" if errors else ""
 
 
 def environment(home: Path) -> dict[str, str]:
